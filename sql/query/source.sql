@@ -81,6 +81,10 @@ JOIN JSON_TABLE(?, {ids}) v
 JOIN nightshift_owed o FORCE INDEX (of_row) ON o.source = p.source AND o.row_id = v.id
 FOR UPDATE SKIP LOCKED
 
+-- name: source_disown
+-- Params: source. Gives up the lock of source_own.
+DO RELEASE_LOCK(CONCAT('nightshift-source:', {here}, ':', ?))
+
 -- name: source_engine
 -- Params: table. What keeps its rows; no row: it is being altered.
 SELECT ENGINE AS engine FROM information_schema.TABLES
@@ -125,10 +129,10 @@ JOIN {table} t FORCE INDEX (PRIMARY) ON {id} = l.id WHERE {where}
 LIMIT ? FOR UPDATE SKIP LOCKED
 
 -- name: source_look
--- Template. Params: the lowest row, [row,…] to leave alone, how many. Rows that may be taken
--- in. Index: status, then the order. No locks.
+-- Template. Params: the lowest row, [row,…] to leave alone, [name,…] that are served or NULL,
+-- how many. Rows that may be taken in. Index: status, then the order. No locks.
 {source_utc}SELECT {id} AS id FROM {table} t
-WHERE {where} AND {id} >= ? AND NOT JSON_CONTAINS(?, {id})
+WHERE {where} AND {id} >= ? AND NOT JSON_CONTAINS(?, {id}) AND ({served})
 ORDER BY {order} LIMIT ?
 
 -- name: source_lost
@@ -137,6 +141,13 @@ ORDER BY {order} LIMIT ?
 {source_utc}SELECT STRAIGHT_JOIN l.id, l.job
 FROM JSON_TABLE(?, {source_rows}) l
 LEFT JOIN {table} t FORCE INDEX (PRIMARY) ON {id} = l.id WHERE NOT COALESCE({where}, FALSE)
+
+-- name: source_next
+-- Template. Seconds until the first row that waits for its time may be taken in; no row: none
+-- waits. Index: status. No locks.
+{source_utc}SELECT MIN(v.seconds) AS seconds
+FROM (SELECT {seconds} AS seconds FROM {table} t WHERE {where} LIMIT 100000) v
+WHERE v.seconds > 0
 
 -- name: source_overdue
 -- Template. Params: how many. Rows that other programs have had for too long. Index: status. No
@@ -152,23 +163,43 @@ FROM JSON_TABLE(?, '$[*]' COLUMNS (source INT PATH '$[0]', row_id BIGINT PATH '$
   job BIGINT PATH '$[2]', failures INT PATH '$[3]', due BIGINT PATH '$[4]',
   outcome VARCHAR(10) {bytes} PATH '$[5]')) v
 
+-- name: source_own
+-- Params: source. Does this session own the lock of those who take in rows of a
+-- table? Takes it when it is free; a session that stops answering loses it.
+SELECT IF(IS_USED_LOCK(n.name) <=> CONNECTION_ID(), TRUE, GET_LOCK(n.name, 0)) AS ours
+FROM (SELECT CONCAT('nightshift-source:', {here}, ':', ?) AS name) n
+
 -- name: source_paid
 -- Params: [seq,…]. Key: PRIMARY of owed, one row at a time, locked by source_debts.
 DELETE o FROM JSON_TABLE(?, {ids}) v
 STRAIGHT_JOIN nightshift_owed o FORCE INDEX (PRIMARY) ON o.seq = v.id
 
--- name: source_past_job
--- Params: job. Keys: PRIMARY of finished, locks the row; PRIMARY of unique_key, without locks. Is a
--- finished job done, what is its key, and which live job has that?
-SELECT f.outcome = 'done', f.ukey,
-  (SELECT u.job_id FROM nightshift_unique_key u
-    WHERE u.queue_id = f.queue_id AND u.ukey = f.ukey)
-FROM nightshift_finished f FORCE INDEX (PRIMARY) WHERE f.id = ? FOR UPDATE
-
 -- name: source_refused
 -- Params: words, [seq,…]. Key: PRIMARY of owed, one row at a time. The server has refused them.
 UPDATE (SELECT ? AS words) p STRAIGHT_JOIN JSON_TABLE(?, {ids}) v
 STRAIGHT_JOIN nightshift_owed o FORCE INDEX (PRIMARY) ON o.seq = v.id SET o.why = p.words
+
+-- name: source_seen
+-- Params: source. Key: PRIMARY; locks its row. This session serves the table.
+UPDATE nightshift_source SET runner = CONNECTION_ID(), seen = {now} WHERE id = ?
+
+-- name: source_session
+-- Params: seconds after which the server ends a session that is silent.
+SET SESSION wait_timeout = ?
+
+-- name: source_state
+-- Params: queue, how many, queue, source. Keys: PRIMARY of ready, a range of
+-- so many; PRIMARY of unique_key, of_row; a row each. No locks. How many jobs are ready; do jobs
+-- of the table live, are rows owed anything, and anything that was not refused?
+SELECT q.paused, s.rate,
+  (SELECT COUNT(*) FROM (SELECT 1 FROM nightshift_ready FORCE INDEX (PRIMARY)
+    WHERE queue_id = ? AND job_id > 0 LIMIT ?) r) AS ready,
+  EXISTS(SELECT 1 FROM nightshift_unique_key u FORCE INDEX (PRIMARY) WHERE u.queue_id = q.id
+    AND u.ukey > CONCAT('row:', s.id, ':') AND u.ukey < CONCAT('row:', s.id, ';')) AS live,
+  EXISTS(SELECT 1 FROM nightshift_owed o FORCE INDEX (of_row) WHERE o.source = s.id) AS owed,
+  EXISTS(SELECT 1 FROM nightshift_owed o FORCE INDEX (of_row)
+    WHERE o.source = s.id AND o.why IS NULL) AS fresh
+FROM nightshift_queue q JOIN nightshift_source s WHERE q.id = ? AND s.id = ?
 
 -- name: source_there
 -- Template. No row; an error when there is no such table. Waits for who alters it.

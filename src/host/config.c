@@ -21,32 +21,32 @@ typedef struct asked {
   const char *log, *url, *user, *shared, *isolation;
 } asked;
 
-static const nsl_field fields[] = {
-    {"files", NSL_TABLE, 0},
-    {"workers", NSL_INT, offsetof(asked, workers)},
-    {"queues", NSL_TABLE, 0},
-    {"no_queues", NSL_BOOL, offsetof(asked, no_queues)},
-    {"only", NSL_TABLE, 0},
-    {"adopt", NSL_TABLE, 0},
-    {"reserve", NSL_TABLE, 0},
-    {"strict", NSL_BOOL, offsetof(asked, strict)},
-    {"forget_done", NSL_BOOL, offsetof(asked, forget_done)},
-    {"drain", NSL_BOOL, offsetof(asked, drain)},
-    {"drain_within", NSL_INT, offsetof(asked, drain_within)},
-    {"drain_timeout", NSL_INT, offsetof(asked, drain_timeout)},
-    {"keep_env", NSL_BOOL, offsetof(asked, keep_env)},
-    {"user", NSL_CSTR, offsetof(asked, user)},
-    {"allow_setuid", NSL_BOOL, offsetof(asked, allow_setuid)},
-    {"memory", NSL_INT, offsetof(asked, memory)},
-    {"recycle", NSL_INT, offsetof(asked, recycle)},
-    {"recycle_memory", NSL_INT, offsetof(asked, recycle_memory)},
-    {"max_children", NSL_INT, offsetof(asked, max_children)},
-    {"log", NSL_CSTR, offsetof(asked, log)},
-    {"url", NSL_CSTR, offsetof(asked, url)},
-    {"connection", NSL_TABLE, 0},
-    {"shared", NSL_CSTR, offsetof(asked, shared)},
-    {"isolation", NSL_CSTR, offsetof(asked, isolation)},
-    {NULL, NSL_ANY, 0}};
+static const nsl_field fields[] = {{"files", NSL_TABLE, 0},
+                                   {"workers", NSL_INT, offsetof(asked, workers)},
+                                   {"queues", NSL_TABLE, 0},
+                                   {"no_queues", NSL_BOOL, offsetof(asked, no_queues)},
+                                   {"only", NSL_TABLE, 0},
+                                   {"adopt", NSL_TABLE, 0},
+                                   {"source", NSL_TABLE, 0},
+                                   {"reserve", NSL_TABLE, 0},
+                                   {"strict", NSL_BOOL, offsetof(asked, strict)},
+                                   {"forget_done", NSL_BOOL, offsetof(asked, forget_done)},
+                                   {"drain", NSL_BOOL, offsetof(asked, drain)},
+                                   {"drain_within", NSL_INT, offsetof(asked, drain_within)},
+                                   {"drain_timeout", NSL_INT, offsetof(asked, drain_timeout)},
+                                   {"keep_env", NSL_BOOL, offsetof(asked, keep_env)},
+                                   {"user", NSL_CSTR, offsetof(asked, user)},
+                                   {"allow_setuid", NSL_BOOL, offsetof(asked, allow_setuid)},
+                                   {"memory", NSL_INT, offsetof(asked, memory)},
+                                   {"recycle", NSL_INT, offsetof(asked, recycle)},
+                                   {"recycle_memory", NSL_INT, offsetof(asked, recycle_memory)},
+                                   {"max_children", NSL_INT, offsetof(asked, max_children)},
+                                   {"log", NSL_CSTR, offsetof(asked, log)},
+                                   {"url", NSL_CSTR, offsetof(asked, url)},
+                                   {"connection", NSL_TABLE, 0},
+                                   {"shared", NSL_CSTR, offsetof(asked, shared)},
+                                   {"isolation", NSL_CSTR, offsetof(asked, isolation)},
+                                   {NULL, NSL_ANY, 0}};
 
 typedef struct connection {
   ns_config db;
@@ -232,6 +232,22 @@ static ns_status read_only(lua_State *L, nsh_config *cfg, ns_err *err) {
   return NS_OK;
 }
 
+/* The list is on top; its strings stay in it. */
+static ns_status read_tables(lua_State *L, nsh_config *cfg, ns_err *err) {
+  static const nsl_field known[] = {{"table", NSL_BYTES, offsetof(nsh_table, name)},
+                                    {"mapping", NSL_BYTES, offsetof(nsh_table, mapping)},
+                                    {NULL, NSL_ANY, 0}};
+  ns_status st = NS_OK;
+  for (size_t i = 0; i < cfg->ntables && st == NS_OK; i++) {
+    lua_rawgeti(L, -1, (lua_Integer)i + 1);
+    luaL_checktype(L, -1, LUA_TTABLE);
+    cfg->tables[i] = (nsh_table){NS_NONE, NS_NONE};
+    st = nsl_readfields(L, -1, known, WHAT "source: ", &cfg->tables[i], err);
+    lua_pop(L, 1);
+  }
+  return st;
+}
+
 static ns_status read_queues(lua_State *L, nsh_config *cfg, ns_err *err) {
   ns_status st = NS_OK;
   for (size_t i = 0; i < cfg->nqueues && st == NS_OK; i++) {
@@ -366,16 +382,18 @@ ns_status nsh_config_read(lua_State *L, int idx, nsh_config *cfg,
   cfg->nreserves = list_length(L, idx, "reserve");
   cfg->nadopted = list_length(L, idx, "adopt");
   cfg->nonly = list_length(L, idx, "only");
-  cfg->adopted = lua_newuserdatauv(L, cfg->nadopted * sizeof *cfg->adopted +
-                                          cfg->nqueues * sizeof *cfg->queues +
-                                          cfg->nreserves * sizeof *cfg->reserves +
-                                          cfg->nonly * sizeof *cfg->only +
-                                          cfg->nfiles * sizeof *cfg->files + 1,
-                                   0);
+  cfg->ntables = list_length(L, idx, "source");
+  cfg->adopted = lua_newuserdatauv(
+      L,
+      cfg->nadopted * sizeof *cfg->adopted + cfg->nqueues * sizeof *cfg->queues +
+          cfg->nreserves * sizeof *cfg->reserves + cfg->nonly * sizeof *cfg->only +
+          cfg->ntables * sizeof *cfg->tables + cfg->nfiles * sizeof *cfg->files + 1,
+      0);
   cfg->queues = (nsh_weighted_queue *)(void *)(cfg->adopted + cfg->nadopted);
   cfg->reserves = (nsh_reserve *)(void *)(cfg->queues + cfg->nqueues);
   cfg->only = (ns_bytes *)(void *)(cfg->reserves + cfg->nreserves);
-  cfg->files = (const char **)(void *)(cfg->only + cfg->nonly);
+  cfg->tables = (nsh_table *)(void *)(cfg->only + cfg->nonly);
+  cfg->files = (const char **)(void *)(cfg->tables + cfg->ntables);
   if ((st = read_plain(L, idx, cfg, err)) != NS_OK ||
       (st = read_connection(L, idx, cfg, err)) != NS_OK)
     return st;
@@ -385,6 +403,11 @@ ns_status nsh_config_read(lua_State *L, int idx, nsh_config *cfg,
   if (st == NS_OK && cfg->nadopted > 0) {
     nsl_rawfield(L, idx, "adopt");
     st = read_adopted(L, cfg, err);
+    lua_pop(L, 1);
+  }
+  if (st == NS_OK && cfg->ntables > 0) {
+    nsl_rawfield(L, idx, "source");
+    st = read_tables(L, cfg, err);
     lua_pop(L, 1);
   }
   if (st == NS_OK && cfg->nqueues > 0) {

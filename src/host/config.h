@@ -26,6 +26,12 @@ typedef struct nsh_reserve {
   size_t workers;
 } nsh_reserve;
 
+/* An adopted table, and its mapping as JSON. */
+typedef struct nsh_table {
+  ns_bytes name;
+  ns_bytes mapping;
+} nsh_table;
+
 typedef struct lua_State lua_State; /* of lua.h */
 
 typedef struct nsh_config {
@@ -37,6 +43,8 @@ typedef struct nsh_config {
   bool no_queues;        /* no queue at all: only adopted tables */
   ns_bytes *only;        /* jobs of these names only; none: of all handlers */
   size_t nonly;
+  nsh_table *tables; /* adopted tables; their names are among 'queues' */
+  size_t ntables;
   ns_mapping *adopted;   /* existing tables to serve */
   size_t nadopted;
   nsh_reserve *reserves; /* number i has pool i + 1; pool 0 takes all jobs */

@@ -306,8 +306,12 @@ static void close_host(nsh_host *h) {
 }
 
 static ns_status start_dispatch(nsh_host *h, ns_err *err) {
-  ns_status st = nsh_dispatch_open(&h->dispatch, h->cfg, &h->exchange, h->slots, err);
-  return st == NS_OK ? nsh_dispatch_start(h->dispatch, err) : st;
+  ns_status st = nsh_runners_open(&h->runners, h->cfg, &h->exchange, err);
+  if (st == NS_OK)
+    st = nsh_dispatch_open(&h->dispatch, h->cfg, &h->exchange, h->slots, err);
+  if (st == NS_OK)
+    st = nsh_dispatch_start(h->dispatch, err);
+  return st == NS_OK ? nsh_runners_start(h->runners, err) : st;
 }
 
 /* From the first handlers to the end; h->code is set. */
@@ -367,7 +371,7 @@ int nsh_host_run(const nsh_config *cfg, ns_buf *known) {
   open_host(h, seed);
   run_loop(h);
   code = h->code;
-  if (!nsh_dispatch_close(h->dispatch))
+  if (!nsh_runners_close(h->runners) || !nsh_dispatch_close(h->dispatch))
     nsh_mode_exit(code);
   if (h->drained && h->exchange.names != NULL)
     ns_buf_addf(known, "%s\n", h->exchange.names);

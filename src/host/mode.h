@@ -8,6 +8,7 @@
 #define NSH_MODE_H
 
 #include "dispatcher/dispatcher.h"
+#include "runners.h"
 #include "host.h"
 #include "loop.h"
 #include "pool/pool.h"
@@ -34,6 +35,7 @@ typedef struct nsh_host {
   nsh_family family;
   nsh_exchange exchange;
   nsh_dispatch *dispatch;
+  nsh_runners *runners;
   nsh_pools pools;
   nsh_mode mode;
   int code;         /* exit code */

@@ -4,6 +4,7 @@ local address = require "nightshift.address"
 local adopt = require "nightshift.cli.adopt"
 local core = require "nightshift.core"
 local context = require "nightshift.cli.context"
+local mapping = require "nightshift.source.mapping"
 local options = require "nightshift.options"
 local unserved = require "nightshift.report.unserved"
 
@@ -19,6 +20,7 @@ function work.define(parser)
     :argname "NAMES"
   command:option("--adopt", "Lua file with the mapping of an existing table, or a list of them: serves those tables, "
     .. "and queues only with --queues."):count("*"):argname "FILE"
+  command:option("--source", "As --adopt, by the new way."):count("*"):argname "FILE":hidden(true)
   command:flag("--allow-alter", "Adds triggers to the tables of --adopt that ring: rows start at once.")
   command:flag("--drop-triggers", "Drops what --allow-alter has added to the tables of --adopt, and exits.")
   command:option("--reserve", "Workers that take jobs of one queue only, e.g. fast=2; more than once, or with commas.")
@@ -188,6 +190,20 @@ local function check_alter(args, mappings)
   end
 end
 
+--- The tables of files, and the queues with them.
+local function read_tables(files, queues)
+  local tables = {}
+  for _, file in ipairs(files) do
+    for _, given in ipairs(dofile(file)[1] and dofile(file) or { dofile(file) }) do
+      local map = context.must(mapping.read(given))
+      tables[#tables + 1] = { table = map.table, mapping = map.given }
+      queues = queues or {}
+      queues[#queues + 1] = { name = map.table, weight = 1 }
+    end
+  end
+  return tables, queues
+end
+
 local LEFT = 3 -- exit code: --drain left jobs that no script here can run
 
 --- With --drain, after a host that had nothing left to do: are there jobs that it could
@@ -213,11 +229,14 @@ end
 function work.commands.work(args)
   local queues = work.parse_queues(args.queues)
   local mappings = adopt.mappings("--adopt", args.adopt)
+  local tables
+  tables, queues = read_tables(args.source, queues)
   check_alter(args, mappings)
   if args.drop_triggers then return drop_triggers(args, mappings) end
   for _, given in ipairs(mappings or {}) do given.allow_alter = given.allow_alter or args.allow_alter end
   local config = {
     adopt = mappings,
+    source = tables,
     no_queues = mappings ~= nil and not queues,
     workers = check_workers(args.workers),
     queues = queues,

@@ -75,9 +75,20 @@ local function gone(advice)
   return function() raise("adopt: %s", advice) end
 end
 
+local SECOND = 1000000 -- µs
+
+--- Check: seconds between two looks at a table in which nothing was found.
+local function every(value, what)
+  local us, message = options.duration(value, what)
+  if not us then return nil, message end
+  if us >= SECOND // 20 and us <= 60 * SECOND then return us end
+  return nil, ("%s must be from 0.05 to 60 seconds"):format(what)
+end
+
 local MAPPING = {
   strategy = gone "there is one way to claim: leave 'strategy' out",
   allow_alter = gone "no triggers are added to a table, which is looked at each second: leave 'allow_alter' out",
+  every = every,
   table = column, id = column, name = text_or_column, time_zone = column,
   payload = part { column = column },
   status = part { column = column, open = state, processing = state, done = state, failed = state },
@@ -119,6 +130,7 @@ local function flat(given)
   local status, priority, parent = given.status, given.priority or {}, given.parent or {}
   local map = { table = given.table, columns = { id = "id" }, states = {}, parts = {}, push = {},
     max_attempts = given.max_attempts, overdue = given.overdue, zone = given.time_zone, alone = given.alone,
+    every = given.every,
     decay = priority.decay or 0, lower_first = priority.higher_first == false, newest_first = given.order == "-id" }
   for _, name in ipairs(PLAIN) do map.columns[name] = given[name] or map.columns[name] end
   map.columns.status, map.columns.priority, map.columns.parent = status.column, priority.column, parent.column

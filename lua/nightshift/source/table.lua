@@ -18,6 +18,7 @@ local text = require "nightshift.source.text"
 ---@field name string of its queue
 ---@field queue integer id of that
 ---@field texts table<string, string> see text.lua
+---@field served string|nil names of handlers, as JSON; null: of all rows. Rows of others are not taken in
 ---@field log fun(event: string, row: integer, message: string?)
 local source = {}
 local methods = options.methods({}, "t")
@@ -247,8 +248,8 @@ function source.new(db, given, log)
   local self = setmetatable({ table = map.table, handle = handle, own = db._backend, map = map, id = row.id,
     name = map.table, queue = queue, texts = text.make(map, row.id, queue, machine()), log = log or function() end,
     key = map.parts.id.name, names = {}, unit = unit_of(map.parts.retry_after), refused = {}, unpaid = {}, floor = 1,
-    whole_at = 0, paid_to = 0, in_order = not map.parts.priority and not map.newest_first, held = {}, turn_at = 0 },
-    meta)
+    served = core.null, whole_at = 0, paid_to = 0, in_order = not map.parts.priority and not map.newest_first,
+    held = {}, turn_at = 0 }, meta)
   for _, field in ipairs(map.fields) do self.names[field.name] = core.encode(field.name) end
   -- What surely changes a row, so that its number can be checked.
   local shows = map.states.processing ~= nil or map.parts.claimed_by ~= nil

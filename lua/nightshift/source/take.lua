@@ -36,8 +36,14 @@ local function floor_of(self)
   return self.floor
 end
 
-local function look(self, n)
-  local rows, message, code = steps.run(self, "look", floor_of(self), left_alone(self), n)
+--- Ids of so many rows that may be taken in.
+---@param self nightshift.source.Table
+---@param n integer
+---@return integer[]|nil
+---@return string? message
+---@return string? code
+function take.look(self, n)
+  local rows, message, code = steps.run(self, "look", floor_of(self), left_alone(self), self.served, n)
   if not rows then return nil, message, code end
   local ids = {}
   for i, row in ipairs(rows) do ids[i] = row.id end
@@ -175,7 +181,7 @@ function take.rows(self, n)
   local ids, taken, message, code
   local width = n * 2 + PAGE
   for _ = 1, TRIES do
-    ids, message, code = look(self, width)
+    ids, message, code = take.look(self, width)
     if not ids then return nil, message, code end
     if #ids == 0 then return 0 end
     taken, message, code = steps.transaction(self, take_in, ids, n)

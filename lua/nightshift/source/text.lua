@@ -355,6 +355,19 @@ function Maker:order()
   return table.concat(words, ", ")
 end
 
+--- Has this row a handler among the names that are given? Null: all have.
+function Maker:is_served()
+  if not self:has "name" then return "? IS NULL OR TRUE" end
+  return ("COALESCE(JSON_CONTAINS(?, JSON_QUOTE(CONVERT(%s USING utf8mb4))), TRUE)"):format(self:column "name")
+end
+
+--- Seconds until the time of a column.
+function Maker:seconds_to(part)
+  local field, column = self.map.parts[part], self:column(part)
+  if field.kind == "whole" then return ("%s - UNIX_TIMESTAMP()"):format(column) end
+  return ("TIMESTAMPDIFF(MICROSECOND, %s, %s) / 1000000"):format(NOW, self:instant(field, column))
+end
+
 --- All columns, as text has them: times in the mapping's zone.
 function Maker:columns()
   local words = {}
@@ -378,7 +391,11 @@ end
 function text.make(map, source, queue, host)
   local m = setmetatable({ map = map, source = source, queue = queue, host = host, table = quoted(map.table) }, Maker)
   local out = {}
-  out.look = m:fill("source_look", { where = all_of(m:unkeyed(m:parent_done(m:due(m:waiting())))), order = m:order() })
+  out.look = m:fill("source_look", { where = all_of(m:unkeyed(m:parent_done(m:due(m:waiting())))), order = m:order(),
+    served = m:is_served() })
+  if m:has "retry_after" then
+    out.next = m:fill("source_next", { where = all_of(m:waiting()), seconds = m:seconds_to "retry_after" })
+  end
   out.lock = m:fill("source_lock", { columns = m:columns(), where = all_of(m:due(m:waiting())) })
   out.mark = m:write(m:taken())
   out.hold = m:fill("source_hold", { where = m:ours() })

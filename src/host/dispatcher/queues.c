@@ -376,6 +376,8 @@ static void publish_turn(queues *q, const nsh_turn *t, ns_jobs *jobs, size_t set
   ns_assert(settled <= m->unsettled);
   m->unsettled -= settled;
   m->counters = ns_count(d->db);
+  if (n > 0 || settled > 0)
+    nsh_exchange_turned(m);
   if (n > 0)
     nsh_exchange_deliver(m, jobs, got);
   if (t->limit > 0)

@@ -178,6 +178,7 @@ void nsh_exchange_init(nsh_exchange *m, size_t npools, void (*notify)(void *arg)
   nsh_exchange_cond(&m->work);
   nsh_exchange_cond(&m->listen);
   nsh_exchange_cond(&m->upkeep);
+  nsh_exchange_cond(&m->runners);
   m->notify = notify;
   m->notify_arg = arg;
   m->loads_end = &m->loads;
@@ -209,6 +210,7 @@ void nsh_exchange_free(nsh_exchange *m) {
   pthread_cond_destroy(&m->work);
   pthread_cond_destroy(&m->listen);
   pthread_cond_destroy(&m->upkeep);
+  pthread_cond_destroy(&m->runners);
   pthread_mutex_destroy(&m->lock);
 }
 
@@ -317,6 +319,11 @@ void nsh_exchange_serves(nsh_exchange *m, char *handlers, char *names, size_t ta
 void nsh_exchange_finish(nsh_exchange *m) {
   m->finish = true;
   pthread_cond_signal(&m->work);
+}
+
+void nsh_exchange_turned(nsh_exchange *m) {
+  m->turns++;
+  pthread_cond_broadcast(&m->runners);
 }
 
 bool nsh_exchange_quiescent(const nsh_exchange *m) {

@@ -115,6 +115,7 @@ typedef struct nsh_exchange {
   pthread_cond_t work;       /* the dispatcher waits here */
   pthread_cond_t listen;     /* the listener waits here */
   pthread_cond_t upkeep;     /* the upkeep waits here */
+  pthread_cond_t runners;    /* runners of tables wait here */
   void (*notify)(void *arg); /* wakes the loop; any thread */
   void *notify_arg;
 
@@ -144,6 +145,12 @@ typedef struct nsh_exchange {
   int64_t assisted;               /* the holder that the upkeep looks around for */
   bool locks;                     /* named locks serve here */
   bool upkeep_ends, upkeep_ended; /* asked to end; has ended */
+
+  /* between the runners of tables and the others */
+  uint64_t turns;      /* counts those in which jobs were claimed or settled */
+  bool rows_rested;    /* no row is left that may be taken in, ... */
+  bool rows_refused;   /* … but those that the server refuses */
+  int64_t rows_due_at; /* monotonic µs: then the first that waits may be; NEVER: none waits */
 
   /* from the dispatcher to the loop */
   nsh_load *loads, **loads_end;
@@ -223,6 +230,9 @@ void nsh_exchange_serves(nsh_exchange *m, char *handlers, char *names, size_t ta
 void nsh_exchange_finish(nsh_exchange *m);
 
 /* ------------------------------------------------ the threads; lock is held */
+
+/* Jobs were claimed, settled or given back: for the runners of tables. */
+void nsh_exchange_turned(nsh_exchange *m);
 
 /* True when the host holds no job and owes no verdict. */
 bool nsh_exchange_quiescent(const nsh_exchange *m);

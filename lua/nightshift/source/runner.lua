@@ -1,0 +1,318 @@
+--- The runner of an adopted table in a host: takes rows in as jobs, writes what is owed to rows, and
+-- gives back what nobody is to begin.
+--
+-- Of all runners of a table one works, the owner of a named lock; the others ask for that lock.
+-- Two at once would do no harm: the unique key of a row's job admits one job. How many rows are
+-- taken in follows what workers start: enough for them, and the rest is left to other programs.
+
+local core = require "nightshift.core"
+local nightshift = require "nightshift"
+local pay = require "nightshift.source.pay"
+local source = require "nightshift.source.table"
+local steps = require "nightshift.source.steps"
+local take = require "nightshift.source.take"
+local tend = require "nightshift.source.tend"
+
+---@class nightshift.source.Runner
+---@field host table functions of the host: wait, log, serves, tell; numbers: workers
+---@field t nightshift.source.Table
+local runner = {}
+runner.__index = runner
+
+-- Seconds.
+local OWN = 5         -- between looks whether the lock is still ours
+local ASK = 1         -- ... of a runner that has not got it
+local TEND = 2        -- between looks at rows that other programs have taken
+local RENEW = 30      -- between signs that rows are at work, at most
+local SEEN = 60       -- between notes of who serves the table
+local LIVE = 0.25     -- between looks at what other hosts owe, while jobs live
+local REST = 0.005    -- between two rounds: what comes meanwhile is one batch
+local TROUBLE = 5     -- after an error, at most
+local REFUSED = 60    -- for which a refusal counts
+local KEEP_ALIVE = 15 -- the session of a stopped process ends after that, and with it its lock
+
+local MOST = 2000 -- rows in ready
+
+local function ask(self, statement, ...) return steps.ask(self.t, statement, ...) end
+
+-- --------------------------------------------------------------------- the log
+
+--- Rows that are refused keep a host that drains from ending well.
+local function logger(self)
+  return function(event, row, message)
+    if event == "row.refused" then self.refused_at = core.clock() end
+    self.host.log(event, self.name, row, message)
+  end
+end
+
+local function complain(self, message, code)
+  self.wait = math.min((self.wait or 0.05) * 2, TROUBLE)
+  self.host.log("adopted.error", self.name, nil, ("%s (%s)"):format(message, code or "SQL"))
+  self.owned_at = -math.huge
+  return self.wait
+end
+
+-- ---------------------------------------------------------------- what is served
+
+--- The names that live hosts serve, as JSON; null: all may be.
+local function names_of(rows)
+  local names = core.array {}
+  for _, row in ipairs(rows) do
+    for _, name in ipairs(row.lives == 1 and core.decode(row.handlers) or {}) do
+      if name == core.null then return core.null end
+      names[#names + 1] = name
+    end
+  end
+  return core.encode(names)
+end
+
+--- Has this host the handler of the rows? Where each names its own, whatever hosts serve is taken.
+local function is_served(self)
+  local handler = self.t.map.handler
+  if not handler then return true end
+  local names = self.host.serves()
+  if names == self.names then return self.served end
+  self.names = names
+  local served = false
+  for _, name in ipairs(core.decode(names)) do served = served or name == handler or name == core.null end
+  if served == self.served then return served end
+  self.served = served
+  if not served then self.host.log("adopted.no_handler", self.name, nil, handler, "handler") end
+  return served
+end
+
+local function read_names(self)
+  if self.t.map.handler then return true end
+  local rows, message, code = ask(self, "report_served")
+  if not rows then return nil, message, code end
+  self.t.served = names_of(rows)
+  return true
+end
+
+-- -------------------------------------------------------------------- the lock
+
+--- Is this the runner that works? Asks for the lock now and then.
+local function owns(self, now)
+  if now < self.ask_at then return self.owner end
+  local rows, message, code = ask(self, "source_own", self.t.id)
+  if rows and not self.owner and rows[1].ours == 1 then
+    self.tend_at, self.look_at = now, now
+    self.owner, message, code = ask(self, "source_session", KEEP_ALIVE)
+    if not self.owner then return nil, message, code end
+  end
+  if not rows then return nil, message, code end
+  self.owner = rows[1].ours == 1
+  self.ask_at = now + (self.owner and OWN or ASK)
+  if not self.owner then return false end
+  if now >= self.seen_at then
+    self.seen_at = now + SEEN
+    rows, message, code = ask(self, "source_seen", self.t.id)
+    if not rows then return nil, message, code end
+  end
+  rows, message, code = read_names(self)
+  if not rows then return nil, message, code end
+  return true
+end
+
+local function disown(self)
+  self.owner, self.ask_at = false, -math.huge
+  ask(self, "source_disown", self.t.id)
+end
+
+-- -------------------------------------------------------------------- how many
+
+--- Rows that the rate allows now; it is shared by all, as one runner takes in for all.
+local function allowed(self, rate, now)
+  if not rate or rate <= 0 then return MOST end
+  local since = now - (self.rated_at or now)
+  self.tokens = math.min((self.tokens or 1) + since * rate, math.max(1, rate / 4))
+  self.rated_at = now
+  return self.tokens // 1 | 0
+end
+
+--- How many to take in: workers are to find twice what they start in a second. Where they have
+-- found too few, it doubles.
+local function wanted(self, ready, now)
+  local least = math.min(MOST, 2 * self.host.workers)
+  local target = self.target or least
+  if self.more and ready < target // 4 then target = target * 2 end
+  if now >= self.counted_at then
+    local started = math.max(0, self.taken - ready - self.gone)
+    target = math.min(target, math.max(least, 2 * started))
+    self.gone, self.counted_at = self.taken - ready, now + 1
+  end
+  self.target = math.max(least, math.min(MOST, target))
+  return self.target - ready
+end
+
+--- Takes rows in, when there may be some; whether there may be more.
+local function take_in(self, state, now)
+  local n = math.min(wanted(self, state.ready, now), allowed(self, state.rate, now))
+  if n <= 0 or not (self.more or now >= self.look_at) then return true end
+  local taken, message, code = take.rows(self.t, n)
+  if not taken then return nil, message, code end
+  self.taken, self.more = self.taken + taken, taken >= n
+  if state.rate then self.tokens = (self.tokens or 0) - taken end
+  if not self.more then self.look_at = now + self.every end
+  if taken > 0 then self.live = true end
+  return true
+end
+
+-- --------------------------------------------------------------------- a round
+
+--- Cancels, renews, resets: what does not wait for a row.
+local function tend_to(self, now)
+  local t = self.t
+  if now < self.tend_at then return true end
+  local n, message, code = tend.lost(t)
+  if n then n, message, code = tend.overdue(t) end
+  if n and now >= self.renew_at then
+    n, message, code = tend.renew(t)
+    self.renew_at = now + math.min(RENEW, (t.map.overdue or math.huge) / 4000000)
+  end
+  if not n then return nil, message, code end
+  self.tend_at = now + TEND
+  return true
+end
+
+local function give_back(self)
+  local n, message, code = tend.give_back(self.t)
+  if n and n > 0 then n, message, code = pay.all(self.t) end
+  return n, message, code
+end
+
+--- Says once when people pause the table, and when they resume it.
+local function obey(self, paused)
+  if paused ~= self.paused and (paused or self.paused ~= nil) then
+    self.host.log(paused and "adopted.paused" or "adopted.resumed", self.name)
+  end
+  self.paused = paused
+end
+
+--- What the queue is like, and whether jobs of the table live, or rows are owed something.
+local function look(self)
+  local t = self.t
+  local rows, message, code = ask(self, "source_state", t.queue, MOST, t.queue, t.id)
+  if not rows then return nil, message, code end
+  self.live = rows[1].live == 1
+  return rows[1]
+end
+
+--- One round of the owner.
+local function work(self, now)
+  local state, message, code = look(self)
+  local ok = state
+  if ok and state.owed == 1 then ok, message, code = pay.all(self.t) end
+  if not ok then return nil, message, code end
+  obey(self, state.paused == 1)
+  if state.paused == 1 or self.host.taking() == 0 then
+    if state.ready > 0 then ok, message, code = give_back(self) else ok = true end
+  else
+    ok, message, code = take_in(self, state, now)
+  end
+  if ok then ok, message, code = tend_to(self, now) end
+  if not ok then return nil, message, code end
+  return state
+end
+
+-- --------------------------------------------------------------------- draining
+
+--- Seconds until a row that waits for its time may be taken; nil: none waits.
+local function next_due(self)
+  if not self.t.texts.next then return nil end
+  local rows, message, code = steps.run(self.t, "next")
+  if not rows then return nil, message, code end
+  return rows[1].seconds and tonumber(rows[1].seconds)
+end
+
+--- Has nothing been found twice, by whoever takes in? Tells the host; what is refused is not waited
+-- for.
+local function rest(self)
+  local now = core.clock()
+  if not self.host.drain or now < self.rest_at then return true end
+  self.rest_at = now + LIVE
+  local state, message, code = look(self)
+  if not state then return nil, message, code end
+  local busy = state.live == 1 or state.fresh == 1
+  if not busy and state.paused == 0 then
+    local rows
+    self.t.whole_at = 0
+    rows, message, code = take.look(self.t, 1)
+    if not rows then return nil, message, code end
+    busy = #rows > 0 and is_served(self)
+  end
+  self.empties = busy and 0 or self.empties + 1
+  local due
+  if not busy then
+    due, message, code = next_due(self)
+    if message then return nil, message, code end
+  end
+  self.host.tell(self.empties >= 2, due or -1, now - self.refused_at < REFUSED)
+  return true
+end
+
+-- ------------------------------------------------------------------------ life
+
+--- Seconds until the next round, when the host does not wake it.
+local function pause(self, now)
+  if not self.owner then return self.host.drain and LIVE or ASK end
+  local at = math.min(self.look_at, self.ask_at, self.tend_at)
+  if self.live or self.host.drain then at = math.min(at, now + LIVE) end
+  if self.more then at = math.min(at, now + LIVE / 5) end
+  return math.max(REST, at - now)
+end
+
+local function round(self)
+  local now = core.clock()
+  if not is_served(self) then
+    if self.owner then disown(self) end
+    return rest(self)
+  end
+  local owner, message, code = owns(self, now)
+  if owner == nil then return nil, message, code end
+  if owner then
+    local state
+    state, message, code = work(self, now)
+    if not state then return nil, message, code end
+  end
+  return rest(self)
+end
+
+--- Works until the host ends.
+function runner:run()
+  local ends
+  repeat
+    local ok, message, code = round(self)
+    if ok then self.wait = nil end
+    core.sleep(REST)
+    ends = self.host.wait(ok and pause(self, core.clock()) or complain(self, message, code))
+  until ends
+  if self.owner and give_back(self) then pay.all(self.t) end
+  self.db:close()
+end
+
+--- Opens the runner of a table; errors as of db:adopt.
+---@param connection table options of nightshift.open
+---@param mapping string as JSON
+---@param host table
+---@return nightshift.source.Runner|nil
+---@return string? message
+---@return string? code
+function runner.open(connection, mapping, host)
+  local db, message, code = nightshift.open(connection)
+  if not db then return nil, message, code end
+  local given = core.decode(mapping)
+  local self = setmetatable({ db = db, host = host, name = given.table, taken = 0, gone = 0, empties = 0, more = true,
+    owner = false, served = true, counted_at = 0, refused_at = -math.huge }, runner)
+  for _, what in ipairs { "ask", "seen", "look", "tend", "renew", "rest" } do self[what .. "_at"] = -math.huge end
+  local t
+  t, message, code = source.new(db, given, logger(self))
+  if not t then
+    db:close()
+    return nil, message, code
+  end
+  self.t, self.every = t, (t.map.every or 1000000) / 1000000
+  return self
+end
+
+return runner

@@ -1,0 +1,319 @@
+-- Hosts that serve adopted tables: rows are taken in, run and written, whatever becomes of hosts,
+-- workers and programs beside them.
+
+local designs = require "spec.support.designs"
+local host = require "spec.support.host"
+local nightshift = require "nightshift"
+local nst = require "nst"
+local proc = require "spec.support.proc"
+local published = require "spec.support.published"
+
+describe("a host with an adopted table", function()
+  local db, q, url
+  with_database(function(...) db, q, url = ... end)
+
+  local function all(sql, ...) return assert(db._handle:execute(sql, ...)) end
+
+  local function one(sql, ...) return all(sql, ...)[1] end
+
+  local function count(name, state)
+    local status = designs[name].map.status
+    local value = status[state]
+    if value == true or value == false then value = value and 1 or 0 end
+    return one(("SELECT COUNT(*) AS n FROM %s WHERE %s = ?"):format(name, status.column), value).n
+  end
+
+  local function how_many(name, which)
+    return one(("SELECT COUNT(*) AS n FROM %s WHERE %s"):format(name, which)).n
+  end
+
+  local function nothing_left()
+    for _, name in ipairs { "job", "unique_key", "owed", "lease" } do
+      assert.equal(0, how_many("nightshift_" .. name, "TRUE"), name)
+    end
+  end
+
+  --- Writes a line when a row begins, and does what is given.
+  local function handlers(folder, more)
+    return ([[
+    local function note(text)
+      local file <close> = assert(io.open(%q .. "/starts", "a"))
+      file:write(text, "\n")
+    end
+    local function run(job) note(job.row) %s end
+    return { migrate = run, job_queue = run, queue_table = run, worker_queue = run, checkout = run }]])
+      :format(folder, more or "")
+  end
+
+  local function starts(folder)
+    local ids, file = {}, io.open(folder .. "/starts")
+    for line in file and file:lines() or function() end do ids[#ids + 1] = tonumber(line) end
+    if file then file:close() end
+    return ids
+  end
+
+  --- Waits until no row begins for that many seconds; how many have.
+  local function rests(folder, seconds)
+    return eventually(function()
+      local before = #starts(folder)
+      nst.sleep(seconds)
+      return #starts(folder) == before and before
+    end)
+  end
+
+  local function args(name, more)
+    local list = { "--source", designs.file(name, { alone = name == "worker_queue" or nil }) }
+    return table.move(more or {}, 1, #(more or {}), 3, list)
+  end
+
+  local function stop(h, signal)
+    h:signal(signal or "TERM")
+    assert.equal(0, h:wait(20))
+  end
+
+  for i, published_table in ipairs(published) do
+    it("drains " .. published_table[1] .. " as it was published", function()
+      local name, definition, columns, given, done = table.unpack(published[i])
+      all(definition)
+      all(("INSERT INTO %s %s FROM seq_1_to_50"):format(name, columns))
+      local file = fixture.file(name .. ".lua", "local map = " .. given .. " map.strategy = nil "
+        .. (name == "worker_queue" and "map.alone = true " or "") .. "return map")
+      local status, log = host.drain(url, "return { task = function() end }", { "--source", file, "--drain" })
+      assert.equal(0, status, log)
+      assert.equal(50, how_many(name, done))
+      nothing_left()
+    end)
+  end
+
+  for _, name in ipairs(designs.names) do
+    it("gives back at once what a killed host had of " .. name, function()
+      designs.create(db, name, 3)
+      local folder, other = fixture.dir(), fixture.dir()
+      local first = host.start(url, handlers(folder, "require 'nightshift.core'.sleep(1000)"),
+        args(name, { "--workers", "3" }))
+      eventually(function() return #starts(folder) == 3 end)
+      local second = host.start(url, handlers(other), args(name, { "--workers", "3" }))
+      nst.sleep(0.6)
+      assert.equal(0, #starts(other))
+      local killed = nightshift.clock()
+      first:signal "KILL"
+      eventually(function() return #starts(other) == 3 end)
+      assert.is_true(nightshift.clock() - killed < proc.limit(9)) -- by the round: 10 s
+      eventually(function() return how_many("nightshift_job", "TRUE") + how_many("nightshift_owed", "TRUE") == 0 end)
+      stop(second)
+    end)
+  end
+
+  for _, name in ipairs { "migration_task", "queue_table", "job_queue" } do
+    it("counts one attempt, at once, for a worker that is killed: " .. name, function()
+      designs.create(db, name, 2)
+      local folder = fixture.dir()
+      local h = host.start(url, handlers(folder, [[
+      local mark = io.open("]] .. folder .. [[/killed")
+      if job.row == 1 and not mark then
+        io.open("]] .. folder .. [[/killed", "w"):close()
+        os.execute("kill -9 $PPID")
+      end]]), args(name))
+      eventually(function() return count(name, "done") == 2 end)
+      assert.equal(3, #starts(folder))
+      local map = designs[name].map
+      if map.attempts then
+        assert.equal(1, one(("SELECT %s AS n FROM %s WHERE id = 1"):format(map.attempts, name)).n)
+      elseif map.attempts_left then
+        assert.equal(29, one(("SELECT %s AS n FROM %s WHERE id = 1"):format(map.attempts_left, name)).n)
+      end
+      stop(h)
+    end)
+  end
+
+  it("counts failures, waits, and ends a row at last", function()
+    designs.create(db, "queue_table", 1)
+    all "UPDATE queue_table SET attempts = 3"
+    local folder = fixture.dir()
+    local status, log = host.drain(url, handlers(folder, "return job:fail('no', { retry_in = 0.05 })"),
+      args("queue_table", { "--drain" }))
+    assert.equal(0, status, log)
+    assert.equal(3, #starts(folder))
+    assert.same({ status = "failed", attempts = 0 }, one "SELECT status, attempts FROM queue_table")
+    assert.equal(3, #host.events(log, "job.failed"))
+    assert.equal(1, #host.events(log, "job.dead"))
+    nothing_left()
+  end)
+
+  it("keeps a row that has failed for as long, where no column says until when", function()
+    designs.create(db, "migration_task", 3)
+    local folder = fixture.dir()
+    local h = host.start(url, handlers(folder, "if job.row == 1 and job.attempt == 1 then "
+      .. "return job:fail('later', { retry_in = 3 }) end"), args "migration_task")
+    eventually(function() return count("migration_task", "done") == 2 end)
+    assert.equal("processing", one "SELECT status FROM migration_task WHERE id = 1".status)
+    eventually(function() return one "SELECT iteration FROM migration_task WHERE id = 1".iteration == 1 end)
+    eventually(function() return count("migration_task", "done") == 3 end)
+    assert.equal(4, #starts(folder))
+    stop(h)
+  end)
+
+  it("has children of rows, and rows that wait for signals", function()
+    designs.create(db, "migration_task", 1)
+    local h = host.start(url, [[return {
+      migrate = function(job)
+        if job.phase == 0 then
+          job:spawn("part", { 1 }, { queue = "migration_task" })
+          return job:wait { signal = "go" }
+        end
+        return job.signal
+      end,
+      part = function() return "made" end }]], args "migration_task")
+    local id
+    eventually(function()
+      local row = one "SELECT job_id FROM nightshift_unique_key"
+      id = row and row.job_id
+      return id and db:job(id) and db:job(id).state == "waiting"
+    end)
+    assert.equal("processing", one "SELECT status FROM migration_task".status)
+    assert(db:signal(id, 7, "go"))
+    eventually(function() return count("migration_task", "done") == 1 end)
+    assert.equal("done", db:job(id).state)
+    stop(h)
+  end)
+
+  it("writes a row that somebody has locked when that is over, and the others at once", function()
+    designs.create(db, "migration_task", 6)
+    local folder = fixture.dir()
+    local h = host.start(url, handlers(folder, "require 'nightshift.core'.sleep(1)"), args "migration_task")
+    eventually(function() return #starts(folder) >= 1 end)
+    assert(db:transaction(function(tx)
+      assert(tx:execute "SELECT * FROM migration_task WHERE id = 1 FOR UPDATE")
+      eventually(function() return count("migration_task", "done") == 5 end)
+      return true
+    end))
+    eventually(function() return count("migration_task", "done") == 6 end)
+    stop(h)
+  end)
+
+  it("begins nothing while people pause the table, and gives back what was not begun", function()
+    designs.create(db, "migration_task", 200)
+    local folder = fixture.dir()
+    local script = handlers(folder, "require 'nightshift.core'.sleep(0.05)")
+    local a, b = host.start(url, script, args "migration_task"), host.start(url, script, args "migration_task")
+    eventually(function() return #starts(folder) >= 10 end)
+    assert.equal(0, (proc.nightshift({ "pause", "migration_task" }, url)))
+    assert.is_true(rests(folder, 0.7) < 200)
+    eventually(function() return count("migration_task", "processing") == 0 end)
+    assert.equal(#starts(folder), count("migration_task", "done"))
+    assert.equal(0, (proc.nightshift({ "resume", "migration_task" }, url)))
+    eventually(function() return count("migration_task", "done") == 200 end, 60)
+    assert.equal(200, #starts(folder))
+    stop(a)
+    stop(b)
+  end)
+
+  it("gives back at its end what was not begun", function()
+    designs.create(db, "migration_task", 50)
+    local folder = fixture.dir()
+    local h = host.start(url, handlers(folder, "require 'nightshift.core'.sleep(0.2)"), args "migration_task")
+    eventually(function() return #starts(folder) >= 4 end)
+    stop(h)
+    assert.equal(0, count("migration_task", "processing"))
+    assert.equal(#starts(folder), count("migration_task", "done"))
+    nothing_left()
+  end)
+
+  it("serves queues beside the tables when they are named", function()
+    designs.create(db, "migration_task", 3)
+    local ids = assert(q:push_many { { "plain", 1 }, { "plain", 2 } })
+    local script = handlers(fixture.dir()):gsub("return { ", "return { plain = function(job) return job.id end, ")
+    local status, log = host.drain(url, script, args("migration_task", { "--drain", "--queues", q.name }))
+    assert.equal(0, status, log)
+    assert.equal(3, count("migration_task", "done"))
+    for _, id in ipairs(ids) do assert.equal("done", assert(db:job(id)).state) end
+  end)
+
+  it("leaves queues alone when none is named", function()
+    designs.create(db, "migration_task", 1)
+    local id = assert(q:push("migrate", 1))
+    local status, log = host.drain(url, handlers(fixture.dir()), args("migration_task", { "--drain" }))
+    assert.equal(0, status, log)
+    assert.equal("ready", assert(db:job(id)).state)
+    assert.equal(1, count("migration_task", "done"))
+  end)
+
+  it("says which handler is missing, and takes in nothing for it", function()
+    designs.create(db, "migration_task", 1)
+    local status, log = host.drain(url, "return { other = function() end }", args("migration_task", { "--drain" }))
+    assert.equal(0, status, log)
+    assert.same("migrate", host.events(log, "adopted.no_handler")[1].handler)
+    assert.equal(1, count("migration_task", "open"))
+  end)
+
+  it("takes in rows of the names that hosts serve, where rows have names", function()
+    all(published[3][2])
+    all "INSERT INTO queue_table (job_queue_name, job_queue_data) VALUES ('a', '{\"n\":1}'), ('b', '2'), ('a', '3')"
+    local map = "return { table = 'queue_table', id = 'job_queue_id', name = { column = 'job_queue_name' }, "
+      .. "payload = { column = 'job_queue_data' }, attempts_left = 'job_attempts', status = { "
+      .. "column = 'job_queue_status', open = 'queued', processing = 'in_progress', done = 'processed', "
+      .. "failed = 'failed' } }"
+    local folder = fixture.dir()
+    local status, log = host.drain(url, ([[return { a = function(job)
+      local file <close> = assert(io.open(%q .. "/starts", "a"))
+      file:write(type(job.payload) == "table" and job.payload.n or job.payload, "\n")
+    end }]]):format(folder), { "--source", fixture.file("map.lua", map), "--drain" })
+    assert.equal(0, status, log)
+    local seen = starts(folder)
+    table.sort(seen)
+    assert.same({ 1, 3 }, seen)
+    assert.same({ "processed", "queued", "processed" }, (function()
+      local states = {}
+      for i, row in ipairs(all "SELECT job_queue_status AS s FROM queue_table ORDER BY 1 * job_queue_id") do
+        states[i] = row.s
+      end
+      return states
+    end)())
+  end)
+
+  it("leaves rows alone that the server refuses to mark, and says so", function()
+    designs.create(db, "migration_task", 3)
+    all [[CREATE TRIGGER refuse BEFORE UPDATE ON migration_task FOR EACH ROW
+      IF NEW.id = 2 THEN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'not this one'; END IF]]
+    local status, log = host.drain(url, handlers(fixture.dir()), args("migration_task", { "--drain" }))
+    assert.equal(1, status, log)
+    assert.equal(2, count("migration_task", "done"))
+    local refused = host.events(log, "row.refused")
+    assert.same({ 1, "2" }, { #refused, refused[1].row })
+  end)
+
+  it("refuses a table without row locks", function()
+    designs.create(db, "migration_task", 1)
+    all "ALTER TABLE migration_task ENGINE=Aria"
+    local h = host.spawn(url, handlers(fixture.dir()), args "migration_task")
+    assert.equal(78, h:wait(20))
+    local _, err = h:text()
+    assert.truthy(err:find("table 'migration_task' is Aria, which has no row locks", 1, true), err)
+  end)
+
+  it("drains past rows whose ids no job can have", function()
+    designs.create(db, "migration_task", 3)
+    all "ALTER TABLE migration_task MODIFY id BIGINT UNSIGNED NOT NULL"
+    all "INSERT INTO migration_task (id, imageUrl) VALUES (0, ''), (18446744073709551615, '')"
+    local folder = fixture.dir()
+    local status, log = host.drain(url, handlers(folder), args("migration_task", { "--drain" }))
+    assert.equal(0, status, log)
+    assert.equal(3, #starts(folder))
+  end)
+
+  it("goes on when the server was away, the table was renamed, or its runner's session was killed", function()
+    designs.create(db, "migration_task", 2)
+    local folder = fixture.dir()
+    local h = host.start(url, handlers(folder), args "migration_task")
+    eventually(function() return count("migration_task", "done") == 2 end)
+    all "RENAME TABLE migration_task TO elsewhere"
+    h:wait_line("adopted.error", 30)
+    all "RENAME TABLE elsewhere TO migration_task"
+    all(designs.migration_task.row)
+    eventually(function() return count("migration_task", "done") == 3 end)
+    all(("KILL %d"):format(one "SELECT runner FROM nightshift_source".runner))
+    all(designs.migration_task.row)
+    eventually(function() return count("migration_task", "done") == 4 end)
+    stop(h)
+  end)
+end)
