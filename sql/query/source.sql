@@ -174,6 +174,14 @@ FROM (SELECT CONCAT('nightshift-source:', {here}, ':', ?) AS name) n
 DELETE o FROM JSON_TABLE(?, {ids}) v
 STRAIGHT_JOIN nightshift_owed o FORCE INDEX (PRIMARY) ON o.seq = v.id
 
+-- name: source_past_job
+-- Params: job. Keys: PRIMARY of finished, locks the row; PRIMARY of unique_key, without locks. Is a
+-- finished job done, what is its key, and which live job has that?
+SELECT f.outcome = 'done', f.ukey,
+  (SELECT u.job_id FROM nightshift_unique_key u
+    WHERE u.queue_id = f.queue_id AND u.ukey = f.ukey)
+FROM nightshift_finished f FORCE INDEX (PRIMARY) WHERE f.id = ? FOR UPDATE
+
 -- name: source_refused
 -- Params: words, [seq,…]. Key: PRIMARY of owed, one row at a time. The server has refused them.
 UPDATE (SELECT ? AS words) p STRAIGHT_JOIN JSON_TABLE(?, {ids}) v

@@ -27,9 +27,12 @@ local function add_up(self, debts)
         last = { row = debt.row_id, n = 0, seqs = {}, outcome = "lives" }
         list[#list + 1] = last
       end
-      last.job, last.n, last.due = debt.job_id, last.n + debt.failures, debt.due or last.due
-      last.outcome = debt.outcome or last.outcome
-      last.seqs[#last.seqs + 1] = debt.seq
+      -- A retry is of what the row says once the end of its job stands there.
+      if debt.outcome ~= "retry" or last.outcome == "retry" or #last.seqs == 0 then
+        last.job, last.n, last.due = debt.job_id, last.n + debt.failures, debt.due or last.due
+        last.outcome = debt.outcome or last.outcome
+        last.seqs[#last.seqs + 1] = debt.seq
+      end
     end
   end
   return list

@@ -14,6 +14,7 @@
 #include "db/db.h"
 #include "finish/finish.h"
 #include "push/push.h"
+#include "source/source.h"
 #include "tree/tree.h"
 
 /* --------------------------------------------------------------- the row */
@@ -222,7 +223,11 @@ static ns_status retry_run(ns_db *db, ns_tx *tx, ns_err *err) {
   ns_value id = ns_vint(w->id);
   ns_value list;
   const ns_value all_signals[] = {id, ns_vint(0), ns_vint(1)};
-  ns_status st = lock_past(db, w->id, &w->then, err);
+  bool is_row;
+  ns_status st = ns_source_retry(db, w->id, &is_row, err);
+  if (st != NS_OK || is_row)
+    return st;
+  st = lock_past(db, w->id, &w->then, err);
   if (st == NS_OK && w->then.outcome[0] == '\0') {
     if ((st = lock_live(db, w->id, &w->now, err)) != NS_OK || !w->now.found)
       return st == NS_OK ? ns_admin_not_found(w->id, err) : st;

@@ -6,6 +6,8 @@
 ** added to here, so no verdict waits for who has locked what is owed for the same row. No
 ** assert: what else the transaction writes is the caller's.
 */
+#include <string.h>
+
 #include "db/db.h"
 #include "source/source.h"
 
@@ -27,4 +29,37 @@ ns_status ns_source_owe(ns_db *db, ns_source_owed *owed, ns_err *err) {
   size_t n = owed->n;
   owed->n = 0;
   return n > 0 ? ns_db_list_change(db, NS_SQL_SOURCE_OWE, NULL, &owed->list, n, err) : NS_OK;
+}
+
+enum { PAST_DONE, PAST_KEY, PAST_OWNER }; /* columns of source_past_job */
+
+static ns_status refuse(int64_t job, const ns_value *past, ns_err *err) {
+  if (past[PAST_DONE].i != 0)
+    return ns_fail(err, NS_ESTATE,
+                   "job %lld stands for a row that is done: only dead rows are retried",
+                   (long long)job);
+  ns_fail(err, NS_EDUPLICATE,
+          "job %lld cannot run again: its row has job %lld, which has not finished",
+          (long long)job, (long long)past[PAST_OWNER].i);
+  if (err != NULL)
+    err->job = past[PAST_OWNER].i;
+  return NS_EDUPLICATE;
+}
+
+ns_status ns_source_retry(ns_db *db, int64_t job, bool *is_row, ns_err *err) {
+  ns_source_owed owed = {0};
+  ns_origin origin;
+  const ns_value *past = NULL;
+  ns_value id = ns_vint(job);
+  ns_status st = ns_db_run(db, NS_SQL_SOURCE_PAST_JOB, &id, err);
+  if (st == NS_OK)
+    st = ns_db_row(db, NS_SQL_SOURCE_PAST_JOB, &past, err);
+  *is_row = st == NS_OK && past != NULL && past[PAST_KEY].type == NS_TEXT &&
+            ns_source_origin(past[PAST_KEY].s, &origin);
+  if (!*is_row)
+    return st;
+  if (past[PAST_DONE].i != 0 || past[PAST_OWNER].type != NS_NULL)
+    return refuse(job, past, err);
+  ns_source_note(&owed, past[PAST_KEY].s, job, false, 0, "retry");
+  return ns_source_owe(db, &owed, err);
 }

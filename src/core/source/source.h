@@ -39,4 +39,12 @@ void ns_source_note(ns_source_owed *owed, ns_bytes key, int64_t job, bool failed
 /* Writes all that was noted, on the open transaction, and frees it. Errors: GONE, BUSY, NOMEM. */
 ns_status ns_source_owe(ns_db *db, ns_source_owed *owed, ns_err *err);
 
+/*
+** Retries a finished job that stands for a row, on the open transaction, and locks it: its row is
+** to be as new, and gets another job then. The finished one stays in the history. '*is_row' false:
+** it is no such job, or has not finished, and nothing was done. Errors: STATE when the job is done,
+** DUPLICATE when the row has a live job, GONE, BUSY, NOMEM.
+*/
+ns_status ns_source_retry(ns_db *db, int64_t job, bool *is_row, ns_err *err);
+
 #endif

@@ -19,6 +19,7 @@
 #include "clock.h"
 #include "db/db.h"
 #include "finish/finish.h"
+#include "source/source.h"
 #include "tree/tree.h"
 
 #define FALLS_MAX_US 2000000 /* that a retry waits for what is falling */
@@ -270,9 +271,23 @@ static ns_status finish_failures(ns_db *db, ns_err *err) {
   return st;
 }
 
+/* A row of an adopted table that is at the top gets another job, which has children of its own. */
+static ns_status step_row(ns_db *db, ns_tx *tx, ns_err *err) {
+  ns_tree *t = tx->arg;
+  bool is_row;
+  ns_status st = ns_source_retry(db, t->id, &is_row, err);
+  t->changed = is_row;
+  return st;
+}
+
 ns_status ns_tree_retry(ns_db *db, ns_tree *t, ns_tree_step *release, ns_err *err) {
   int64_t revived;
-  ns_status st = finish_failures(db, err);
+  ns_tx row = {.run = step_row, .arg = t};
+  ns_status st = ns_db_transact(db, &row, err);
+  if (st == NS_OK && t->changed > 0)
+    return NS_OK;
+  if (st == NS_OK)
+    st = finish_failures(db, err);
   if (st == NS_OK)
     st = ns_tree_walk(db, t, step_revive, err);
   revived = t->changed;
