@@ -39,6 +39,17 @@ MD5(DATABASE())
 -- In front of what reads an adopted table.
 SET STATEMENT time_zone='+00:00' FOR 
 
+-- mark: source_kind
+-- Errors p.error that differ in numbers and addresses only are of one kind.
+LEFT(REGEXP_REPLACE(SUBSTRING_INDEX(COALESCE(p.error, ''), CHAR(10 USING utf8mb4), 1),
+  '0x[0-9a-fA-F]+|[0-9]+', '#'), 200)
+
+-- mark: source_blamed
+-- Is it the error e.error (NULL: any): whole, or its first line, which is what people see of it, or
+-- its kind?
+(e.error IS NULL OR COALESCE(p.error, '') = e.error
+  OR SUBSTRING_INDEX(p.error, CHAR(10 USING utf8mb4), 1) = e.error OR {source_kind} = e.error)
+
 -- mark: claims
 -- Behind `LEFT JOIN `: the claim c of job j, if it is claimed. The LIMIT makes the server
 -- unfold the leases once, and not once for each job.

@@ -66,6 +66,39 @@ FROM information_schema.COLUMNS c
 WHERE c.TABLE_SCHEMA = DATABASE() AND c.TABLE_NAME = ?
 ORDER BY c.ORDINAL_POSITION
 
+-- name: source_counts
+-- Template. Params: how many are counted of each, five times. Index: status. No locks. Rows by
+-- state, but for those that are taken in; and µs until the next of those that wait is due.
+{source_utc}SELECT r.n AS ready, w.n AS later, w.next_due, c.n AS theirs, d.n AS done, x.n AS dead
+FROM (SELECT COUNT(*) AS n FROM (SELECT 1 FROM {table} t WHERE {ready} LIMIT ?) l) r
+JOIN (SELECT COUNT(*) AS n, MIN(l.due) AS next_due
+  FROM (SELECT {until} AS due FROM {table} t WHERE {later} LIMIT ?) l) w
+JOIN (SELECT COUNT(*) AS n FROM (SELECT 1 FROM {table} t WHERE {theirs} LIMIT ?) l) c
+JOIN (SELECT COUNT(*) AS n FROM (SELECT 1 FROM {table} t WHERE {done} LIMIT ?) l) d
+JOIN (SELECT COUNT(*) AS n FROM (SELECT 1 FROM {table} t WHERE {dead} LIMIT ?) l) x
+
+-- name: source_dead
+-- Template. Params: an error or NULL, how many. Index: status; see source_past. No locks. Dead
+-- rows, with what the history says of their last jobs.
+{source_utc}SELECT p.job AS `ns:job`, p.at AS `ns:at`, p.holder AS `ns:holder`,
+  p.attempts AS `ns:attempts`, LEFT(p.error, 1000) AS `ns:error`, {columns}
+FROM {table} t JOIN (SELECT ? AS error) e {past}
+WHERE {where} AND {source_blamed} ORDER BY {id} LIMIT ?
+
+-- name: source_dead_blamed
+-- Template. Params: an error, the row behind which they begin, how many. Index: status; see
+-- source_past. No locks. Dead rows of an error.
+{source_utc}SELECT {id} AS id FROM {table} t JOIN (SELECT ? AS error) e {past}
+WHERE {where} AND {source_blamed} AND {id} > ? ORDER BY {id} LIMIT ?
+
+-- name: source_dead_kinds
+-- Template. Params: an error or NULL, how many. Index: status; see source_past. No locks. Dead
+-- rows by kinds of errors, the most frequent first: of each the latest row.
+{source_utc}SELECT {source_kind} AS error, COUNT(*) AS count, MIN(p.at) AS first,
+  MAX(p.at) AS last, MAX({id}) AS id
+FROM {table} t JOIN (SELECT ? AS error) e {past}
+WHERE {where} AND {source_blamed} GROUP BY 1 ORDER BY count DESC, error LIMIT ?
+
 -- name: source_debts
 -- Params: source, the row behind which they begin, how many. Key: of_row, a range in its
 -- order; locks them, around those that another runner has.
@@ -80,6 +113,11 @@ FROM (SELECT ? AS source) p
 JOIN JSON_TABLE(?, {ids}) v
 JOIN nightshift_owed o FORCE INDEX (of_row) ON o.source = p.source AND o.row_id = v.id
 FOR UPDATE SKIP LOCKED
+
+-- name: source_delete
+-- Template. Params: [row,…]. Key: PRIMARY, one row at a time, locked by source_lock.
+DELETE t FROM JSON_TABLE(?, {ids}) l
+STRAIGHT_JOIN {table} t FORCE INDEX (PRIMARY) ON {id} = l.id
 
 -- name: source_disown
 -- Params: source. Gives up the lock of source_own.
@@ -102,6 +140,38 @@ FROM JSON_TABLE(?, {source_rows}) l
 JOIN {table} t FORCE INDEX (PRIMARY) ON {id} = l.id WHERE {where}
 FOR UPDATE SKIP LOCKED
 
+-- name: source_indexes
+-- Params: table. Their columns in order, and which run downwards.
+SELECT INDEX_NAME AS name, COLUMN_NAME AS `column`, COALESCE(COLLATION = 'D', 0) AS down
+FROM information_schema.STATISTICS
+WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = ?
+ORDER BY INDEX_NAME, SEQ_IN_INDEX
+
+-- name: source_into
+-- Params: target, target, table. Whether there is the target, whether it is InnoDB, and the
+-- columns of the table: which of them the target has, and of which it makes the value.
+SELECT x.TABLE_NAME IS NOT NULL AS is_there, COALESCE(x.ENGINE = 'InnoDB', 0) AS is_innodb,
+  c.COLUMN_NAME AS name, d.COLUMN_NAME IS NOT NULL AS has,
+  COALESCE(d.IS_GENERATED = 'ALWAYS', 0) AS is_made
+FROM information_schema.COLUMNS c
+LEFT JOIN information_schema.TABLES x ON x.TABLE_SCHEMA = DATABASE() AND x.TABLE_NAME = ?
+LEFT JOIN information_schema.COLUMNS d ON d.TABLE_SCHEMA = DATABASE() AND d.TABLE_NAME = ?
+  AND d.COLUMN_NAME = c.COLUMN_NAME
+WHERE c.TABLE_SCHEMA = DATABASE() AND c.TABLE_NAME = ?
+ORDER BY c.ORDINAL_POSITION
+
+-- name: source_jobs
+-- Params: queue, the key behind which they begin, the end of such keys, how many. Keys: PRIMARY of
+-- unique_key, a range; PRIMARY of job, one row at a time. No locks. How many jobs of its rows are in
+-- which state, and µs until the next of them is due.
+SELECT x.state, COUNT(*) AS n, MIN(x.due) - {now} AS next_due
+FROM (SELECT {state} AS state, j.due
+  FROM (SELECT job_id FROM nightshift_unique_key FORCE INDEX (PRIMARY)
+    WHERE queue_id = ? AND ukey > ? AND ukey < ? LIMIT ?) u
+  STRAIGHT_JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = u.job_id
+  LEFT JOIN {claims}) x
+GROUP BY x.state
+
 -- name: source_known
 -- Params: queue, source, [row,…]. Keys: PRIMARY of unique_key, of_row; one row at a time. No
 -- locks. Rows that have a job, or are owed something.
@@ -112,6 +182,19 @@ WHERE EXISTS(SELECT 1 FROM nightshift_unique_key u FORCE INDEX (PRIMARY)
     WHERE u.queue_id = p.queue AND u.ukey = CONCAT('row:', p.source, ':', v.id))
   OR EXISTS(SELECT 1 FROM nightshift_owed o FORCE INDEX (of_row)
     WHERE o.source = p.source AND o.row_id = v.id)
+
+-- name: source_list
+-- All sources, with what was decided about them and what their rows are owed, of the 100,000
+-- oldest debts. Keys: name of queue; PRIMARY of owed, a range. No locks.
+SELECT s.id, s.tab AS `table`, s.mapping, s.rate, s.runner, s.seen,
+  COALESCE(q.paused, 0) AS paused, COALESCE(o.n, 0) AS owed, COALESCE(o.refused, 0) AS refused,
+  o.why
+FROM nightshift_source s
+LEFT JOIN nightshift_queue q ON q.name = s.tab
+LEFT JOIN (SELECT d.source, COUNT(*) AS n, COUNT(d.why) AS refused, MIN(d.why) AS why
+  FROM (SELECT source, why FROM nightshift_owed ORDER BY seq LIMIT 100000) d
+  GROUP BY d.source) o ON o.source = s.id
+ORDER BY s.tab
 
 -- name: source_live
 -- Params: queue, the key behind which they begin, the end of such keys, how many. Key: PRIMARY
@@ -142,12 +225,23 @@ ORDER BY {order} LIMIT ?
 FROM JSON_TABLE(?, {source_rows}) l
 LEFT JOIN {table} t FORCE INDEX (PRIMARY) ON {id} = l.id WHERE NOT COALESCE({where}, FALSE)
 
+-- name: source_move
+-- Template. Params: [row,…]. Key: PRIMARY, one row at a time, locked by source_lock. What the
+-- target has already is an error.
+INSERT INTO {into} ({to}) SELECT {from}
+FROM JSON_TABLE(?, {ids}) l
+STRAIGHT_JOIN {table} t FORCE INDEX (PRIMARY) ON {id} = l.id
+
 -- name: source_next
 -- Template. Seconds until the first row that waits for its time may be taken in; no row: none
 -- waits. Index: status. No locks.
 {source_utc}SELECT MIN(v.seconds) AS seconds
 FROM (SELECT {seconds} AS seconds FROM {table} t WHERE {where} LIMIT 100000) v
 WHERE v.seconds > 0
+
+-- name: source_now
+-- The server's clock, in conditions on times of the history.
+SELECT {now}
 
 -- name: source_overdue
 -- Template. Params: how many. Rows that other programs have had for too long. Index: status. No
@@ -174,6 +268,26 @@ FROM (SELECT CONCAT('nightshift-source:', {here}, ':', ?) AS name) n
 DELETE o FROM JSON_TABLE(?, {ids}) v
 STRAIGHT_JOIN nightshift_owed o FORCE INDEX (PRIMARY) ON o.seq = v.id
 
+-- name: source_past
+-- Part of what people ask of dead rows: their last jobs p, as far as these are among the 100,000
+-- that died last, or were cancelled last, of all queues. Keys: outcome, PRIMARY of finished. No
+-- locks. The LIMIT makes the server keep them in a table with a key.
+LEFT JOIN (SELECT CAST(SUBSTRING_INDEX(y.ukey, ':', -1) AS SIGNED) AS row_id, f.id AS job, f.holder,
+    f.finished_at AS at, CAST(f.attempts AS SIGNED) AS attempts,
+    COALESCE(f.error, f.reason) AS error
+  FROM (SELECT x.id, x.ukey,
+      ROW_NUMBER() OVER (PARTITION BY x.ukey ORDER BY x.finished_at DESC, x.id DESC) AS nth
+    FROM ((SELECT id, queue_id, ukey, finished_at
+        FROM nightshift_finished FORCE INDEX (outcome)
+        WHERE outcome = 'dead' ORDER BY finished_at DESC LIMIT 100000)
+      UNION ALL
+      (SELECT id, queue_id, ukey, finished_at
+        FROM nightshift_finished FORCE INDEX (outcome)
+        WHERE outcome = 'cancelled' ORDER BY finished_at DESC LIMIT 100000)) x
+    WHERE x.queue_id = {queue} AND x.ukey > 'row:{source}:' AND x.ukey < 'row:{source};') y
+  JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = y.id
+  WHERE y.nth = 1 LIMIT 9223372036854775807) p ON p.row_id = {id}
+
 -- name: source_past_job
 -- Params: job. Keys: PRIMARY of finished, locks the row; PRIMARY of unique_key, without locks. Is a
 -- finished job done, what is its key, and which live job has that?
@@ -182,10 +296,22 @@ SELECT f.outcome = 'done', f.ukey,
     WHERE u.queue_id = f.queue_id AND u.ukey = f.ukey)
 FROM nightshift_finished f FORCE INDEX (PRIMARY) WHERE f.id = ? FOR UPDATE
 
+-- name: source_pick
+-- Template. Params: at most one of its conditions, the row behind which they begin, how many.
+-- Rows in the order of their ids. Index: PRIMARY where it is forced, so that nothing is sorted
+-- and what was deleted is not read again. No locks.
+{source_utc}SELECT {id} AS id FROM {table} t {index} {past}
+WHERE {where} AND {id} > ? ORDER BY {id} LIMIT ?
+
 -- name: source_refused
 -- Params: words, [seq,…]. Key: PRIMARY of owed, one row at a time. The server has refused them.
 UPDATE (SELECT ? AS words) p STRAIGHT_JOIN JSON_TABLE(?, {ids}) v
 STRAIGHT_JOIN nightshift_owed o FORCE INDEX (PRIMARY) ON o.seq = v.id SET o.why = p.words
+
+-- name: source_row
+-- Template. Params: row. Key: PRIMARY. No locks. What becomes of a row.
+{source_utc}SELECT CASE WHEN {done} THEN 'done' WHEN {dead} THEN 'dead' ELSE 'live' END AS state
+FROM {table} t FORCE INDEX (PRIMARY) WHERE {id} = ?
 
 -- name: source_seen
 -- Params: source. Key: PRIMARY; locks its row. This session serves the table.
@@ -217,10 +343,19 @@ SELECT 1 FROM {table} t LIMIT 0
 -- Template. Does the server know a time zone?
 SET STATEMENT time_zone='{zone}' FOR DO 1
 
+-- name: source_tune
+-- Params: rows a second or NULL, source. Key: PRIMARY; locks its row.
+UPDATE nightshift_source SET rate = ? WHERE id = ?
+
 -- name: source_turn
 -- Params: source, µs. Key: PRIMARY, one row. Changes it when nobody has looked after the table
 -- for so long.
 UPDATE nightshift_source SET seen = {now} WHERE id = ? AND COALESCE(seen, 0) <= {now} - ?
+
+-- name: source_version
+-- Whether indexes may be descending.
+SELECT CAST(SUBSTRING_INDEX(VERSION(), '.', 1) * 100
+  + SUBSTRING_INDEX(SUBSTRING_INDEX(VERSION(), '.', 2), '.', -1) AS SIGNED) AS version
 
 -- name: source_write
 -- Template. Params: [[row,job,failures,due],…]. Key: PRIMARY, one row at a time, locked by

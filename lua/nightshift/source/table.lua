@@ -1,9 +1,11 @@
 --- An adopted table in a program: its rows are taken in as jobs of a queue of its name, and a
 -- verdict and what the row says of it are one commit.
 
+local admin = require "nightshift.source.admin"
 local claims = require "nightshift.claims"
 local core = require "nightshift.core"
 local mapping = require "nightshift.source.mapping"
+local move = require "nightshift.source.move"
 local options = require "nightshift.options"
 local pay = require "nightshift.source.pay"
 local steps = require "nightshift.source.steps"
@@ -191,6 +193,9 @@ end
 function methods:pause() return live(self, "pause"):pause(self.name, true) end
 
 function methods:resume() return live(self, "resume"):pause(self.name, false) end
+
+admin.define(methods, live)
+move.define(methods, live)
 
 function meta.__tostring(self) return "nightshift.source: " .. self.map.table end
 

@@ -194,4 +194,7 @@ function take.rows(self, n)
   return each(self, ids, n)
 end
 
+-- What rows that leave the table need as well: see admin.lua and move.lua.
+take.entry_of, take.free_of, take.set_attempts, take.is_of_row = entry_of, free_of, set_attempts, of_row
+
 return take

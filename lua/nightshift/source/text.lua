@@ -155,14 +155,19 @@ function Maker:parent_done(words)
   return words
 end
 
---- Where nothing in the row says that it is taken, the key of its job does, and what is owed to it.
-function Maker:unkeyed(words)
-  if self:state "processing" ~= nil or self:has "claimed_by" then return words end
+--- The row has no job, and is owed nothing.
+function Maker:without_job(words)
   words[#words + 1] = ("NOT EXISTS (SELECT 1 FROM nightshift_unique_key u WHERE u.queue_id = %d AND u.ukey = "
     .. "CONCAT('row:%d:', %s))"):format(self.queue, self.source, self:column "id")
   words[#words + 1] = ("NOT EXISTS (SELECT 1 FROM nightshift_owed o WHERE o.source = %d AND o.row_id = %s)"):format(
     self.source, self:column "id")
   return words
+end
+
+--- Where nothing in the row says that it is taken, its job does, and what is owed to it.
+function Maker:unkeyed(words)
+  if self:state "processing" ~= nil or self:has "claimed_by" then return words end
+  return self:without_job(words)
 end
 
 --- Rows of which the list l names the job.
@@ -382,6 +387,15 @@ function Maker:columns()
   return table.concat(words, ", ")
 end
 
+--- What makes parts of the statements of a table.
+---@param map nightshift.source.Mapping checked
+---@param source integer its id
+---@param queue integer id of its queue
+---@param host string? name of this machine
+function text.maker(map, source, queue, host)
+  return setmetatable({ map = map, source = source, queue = queue, host = host, table = quoted(map.table) }, Maker)
+end
+
 --- The statements of a table.
 ---@param map nightshift.source.Mapping checked
 ---@param source integer its id
@@ -389,8 +403,7 @@ end
 ---@param host string name of this machine
 ---@return table<string, string>
 function text.make(map, source, queue, host)
-  local m = setmetatable({ map = map, source = source, queue = queue, host = host, table = quoted(map.table) }, Maker)
-  local out = {}
+  local m, out = text.maker(map, source, queue, host), {}
   out.look = m:fill("source_look", { where = all_of(m:unkeyed(m:parent_done(m:due(m:waiting())))), order = m:order(),
     served = m:is_served() })
   if m:has "retry_after" then

@@ -1,0 +1,99 @@
+--- The adopted tables of a database, as they are known: their mappings, what was decided about
+-- them, and what their rows are owed.
+
+local core = require "nightshift.core"
+local decimal = require "nightshift.decimal"
+local options = require "nightshift.options"
+
+local known = {}
+
+local SLOWEST = 1 / 3155760000 -- rows a second: one in a century
+
+local function rate(value, what)
+  if type(value) ~= "number" then options.raise("%s must be a number, got %s", what, type(value)) end
+  if value == 0 or value >= SLOWEST and value <= 1000000 then return value + 0.0 end
+  return nil, ("%s must be 0, or from one row in 100 years to 1000000 a second, got %s"):format(what,
+    decimal.text(value))
+end
+
+known.TUNE = { rate = rate }
+
+local function not_known(name) return nil, ("nobody has adopted a table '%s' yet"):format(name), "NOT_FOUND" end
+
+--- The tables: `table`, `mapping`, `paused`, `rate`, `seen` (when a runner last served it), `owed`
+-- (how many changes rows are owed), `refused` (how many of these the server has refused), `why` (its
+-- words).
+---@param handle userdata core handle
+---@return table[]|nil
+---@return string? message
+---@return string? code
+function known.list(handle)
+  local rows, message, code = handle:execute "@source_list"
+  if not rows then return nil, message, code end
+  for _, row in ipairs(rows) do
+    row.mapping, row.paused = core.decode(row.mapping), row.paused ~= 0
+    row.seen = row.seen and row.seen / 1000000
+  end
+  return rows
+end
+
+local function find(handle, name)
+  local rows, message, code = handle:execute("@source_find", name)
+  if not rows then return nil, message, code end
+  if rows[1] then return rows[1] end
+  return not_known(name)
+end
+
+--- Changes what was decided about a table that is known.
+---@param handle userdata core handle
+---@param name string the table's
+---@param given {rate: number?} checked
+---@return true|nil
+---@return string? message
+---@return string? code
+function known.tune(handle, name, given)
+  local row, message, code = find(handle, name)
+  if not row then return nil, message, code end
+  if not given.rate then return true end
+  local result
+  result, message, code = handle:execute("@source_tune", given.rate > 0 and given.rate or core.null, row.id)
+  if not result then return nil, message, code end
+  return true
+end
+
+--- A table that is known, as it was adopted last.
+---@param db nightshift.Db
+---@param name string
+---@return nightshift.source.Table|nil
+---@return string? message
+---@return string? code
+function known.open(db, name)
+  local row, message, code = find(db._handle, name)
+  if not row then return nil, message, code end
+  local t
+  t, message, code = require "nightshift.source.table".new(db, core.decode(row.mapping))
+  return t, message, code
+end
+
+--- The rows of a table by state, as it was adopted last.
+local function count_of(db, map)
+  local ok, t, message = pcall(require "nightshift.source.table".new, db, map)
+  if not ok then return nil, tostring(t) end
+  if not t then return nil, message end
+  return t:stats()
+end
+
+--- What people see of adopted tables: those of `list`, with `counts`, or `error`, the reason why
+-- there are none.
+---@param db nightshift.Db
+---@return table[]|nil
+---@return string? message
+---@return string? code
+function known.status(db)
+  local tables, message, code = known.list(db._handle)
+  if not tables then return nil, message, code end
+  for _, row in ipairs(tables) do row.counts, row.error = count_of(db, row.mapping) end
+  return tables
+end
+
+return known
