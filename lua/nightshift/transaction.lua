@@ -51,7 +51,7 @@ end
 function methods:ack(claimed, result, extra)
   local backend = open_tx(self, "ack")._backend
   options.no_more("tx:ack", "a job and its result", extra)
-  if job.is(claimed) and claimed._backend.own == backend then -- written as any statement is
+  if job.is(claimed) and claimed._backend.own == backend and not claimed._backend.together then
     local ok, message, code = claimed:ack(result)
     return ok, message, code
   end

@@ -648,6 +648,11 @@ local calls = {
     end),
     run = function(h) return h:reset() end,
   },
+  serve = {
+    run = function(h)
+      return h:serve(1, { hold = ("h"):rep(99), lost = "l", lives = "l", done = ("d"):rep(99), shows_dead = true })
+    end,
+  },
   keep = {
     arrange = begun(push),
     run = function(h)

@@ -87,7 +87,11 @@ for _, published_table in ipairs(published) do
       assert.same({}, all(texts.lost, mine))
       all(texts.open, mine)
       assert.equal(1, #all(texts.lock, ("[%d]"):format(id), 1))
-      all(texts.done, mine)
+      if texts.mark then
+        assert.equal(0, all(texts.done, mine).affected)
+        all(texts.mark, mine)
+      end
+      assert.equal(1, all(texts.done, mine).affected)
       assert.same({}, all(texts.lock, ("[%d]"):format(id), 1))
       handle._handle:rollback()
     end)
@@ -182,8 +186,9 @@ describe("times without a zone", function()
   it("of a retry that would fall into the missing hour are behind it", function()
     local texts = texts_of(MAP)
     at(SPRING - 60)
-    all "INSERT INTO timed VALUES (1, 'o', NULL, NULL, NULL)"
-    all(texts.lives, ("[[1,5,1,%d]]"):format((SPRING + 60) * 1000000))
+    all "INSERT INTO timed VALUES (1, 'p', 'ns:5', NULL, NULL)"
+    all(texts.lives, ("[[1,5,1,%d]]"):format((SPRING + 60) * 1000000 - 1))
+    all "UPDATE timed SET st = 'o', who = NULL"
     assert.equal("2026-03-29 03:01:00", all "SELECT later FROM timed"[1].later)
     assert.equal(0, #all(texts.look, 1, "[]", nightshift.null, 5))
     at(SPRING + 59)

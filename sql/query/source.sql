@@ -249,13 +249,13 @@ SELECT {now}
 {source_utc}SELECT {id} AS id FROM {table} t WHERE {where} LIMIT ?
 
 -- name: source_owe
--- Params: [[source,row,job,failures,due,outcome],…]. Key: PRIMARY, appended at its end. Does not
--- wait for locks.
-INSERT INTO nightshift_owed (source, row_id, job_id, failures, due, outcome)
-SELECT v.source, v.row_id, v.job, v.failures, v.due, v.outcome
+-- Params: [[source,row,job,failures,due,outcome,why],…]. Key: PRIMARY, appended at its end. Does
+-- not wait for locks.
+INSERT INTO nightshift_owed (source, row_id, job_id, failures, due, outcome, why)
+SELECT v.source, v.row_id, v.job, v.failures, v.due, v.outcome, v.why
 FROM JSON_TABLE(?, '$[*]' COLUMNS (source INT PATH '$[0]', row_id BIGINT PATH '$[1]',
   job BIGINT PATH '$[2]', failures INT PATH '$[3]', due BIGINT PATH '$[4]',
-  outcome VARCHAR(10) {bytes} PATH '$[5]')) v
+  outcome VARCHAR(10) {bytes} PATH '$[5]', why VARCHAR(500) {bytes} PATH '$[6]')) v
 
 -- name: source_own
 -- Params: source. Does this session own the lock of those who take in rows of a

@@ -19,6 +19,7 @@
 #include "nightshift_host.h"
 #include "push/push.h"
 #include "settle/settle.h"
+#include "source/source.h"
 
 /* A row of history in the order of its ends. */
 typedef struct ns_past_row {
@@ -63,6 +64,7 @@ struct ns_db {
   ns_sql ahead;             /* asks for the jobs of a claim, and was sent; 0: none */
   ns_err trouble;      /* the server's, with verdicts: the last */
   ns_push_in_doubt push;  /* a push that may have been written */
+  ns_source_state source; /* rows of adopted tables that its own verdicts change */
   ns_finish_state finish; /* ended jobs with dependents to be notified */
   ns_settle_state settle; /* verdicts in doubt, or in the caller's transaction */
   ns_rescue_state rescue; /* what looks at other holders, and at our own claims, have seen */

@@ -80,6 +80,7 @@ typedef struct ns_config {
   int64_t max_payload;     /* bytes; default NS_MAX_PAYLOAD */
   bool no_schema;          /* skip the version check: for init and migrate */
   bool host_session;       /* wait_timeout=30: the caller pings every 10 s */
+  size_t statements;       /* that a connection keeps open, if more than usual */
   /* A holder that must not give up is asked this between attempts to reconnect; NULL: one
   ** reconnect, then NS_EGONE. */
   bool (*keep_trying)(void *arg, const ns_err *why);

@@ -497,6 +497,20 @@ void ns_session_bar(ns_db *db, bool yes);
 ** the next verb makes anew. */
 void ns_session_reset(ns_db *db, bool *open);
 
+/* ------------------------------------- rows of adopted tables, in programs */
+
+/* Statements about the rows of a table; each takes one list, "[[row,job,failures,due],…]". */
+typedef struct ns_source_texts {
+  ns_bytes hold, lost;        /* give [row, job]: locked, the job's still; another's, or gone */
+  ns_bytes lives, done, dead; /* write an outcome into rows that are the job's; absent: there
+                              ** is nothing to write */
+  bool shows_dead;            /* 'dead' changes each row */
+} ns_source_texts;
+
+/* From now on verdicts of this handle write what the rows of a table are to say, in their own
+** transaction; so do all later calls with other texts. The texts are copied. Errors: NOMEM. */
+ns_status ns_source_serve(ns_db *db, int64_t source, const ns_source_texts *texts, ns_err *err);
+
 /* Text of a named statement of sql/query, NULL when there is none. */
 const char *ns_sql_text(const char *name);
 

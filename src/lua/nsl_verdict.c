@@ -204,5 +204,35 @@ static int db_settle_all(lua_State *L) {
   return nsl_result(L, settleall(nsl_checkdb(L), v, n, &err), &err);
 }
 
-const luaL_Reg nsl_verdictverbs[] = {
-    {"settle", db_settle}, {"settle_all", db_settle_all}, {NULL, NULL}};
+static const nsl_field text_fields[] = {
+    {"hold", NSL_BYTES, offsetof(ns_source_texts, hold)},
+    {"lost", NSL_BYTES, offsetof(ns_source_texts, lost)},
+    {"lives", NSL_BYTES, offsetof(ns_source_texts, lives)},
+    {"done", NSL_BYTES, offsetof(ns_source_texts, done)},
+    {"dead", NSL_BYTES, offsetof(ns_source_texts, dead)},
+    {"shows_dead", NSL_BOOL, offsetof(ns_source_texts, shows_dead)},
+    {NULL, NSL_ANY, 0}};
+
+/***
+From now on verdicts write what the rows of an adopted table are to say.
+@function db:serve
+@tparam integer source its id
+@tparam table texts hold, lost, lives, done, dead, shows_dead: see ns_source_texts
+@return true, or nil, message, code `NOMEM`
+*/
+static int db_serve(lua_State *L) {
+  ns_err err;
+  ns_source_texts texts = {0};
+  ns_db *db = nsl_checkdb(L);
+  int64_t id = luaL_checkinteger(L, 2);
+  ns_status st;
+  luaL_checktype(L, 3, LUA_TTABLE);
+  st = nsl_readfields(L, 3, text_fields, "serve: ", &texts, &err);
+  luaL_argcheck(L, texts.hold.p != NULL && texts.lost.p != NULL, 3, "'hold' and 'lost' expected");
+  return nsl_result(L, st == NS_OK ? ns_source_serve(db, id, &texts, &err) : st, &err);
+}
+
+const luaL_Reg nsl_verdictverbs[] = {{"serve", db_serve},
+                                     {"settle", db_settle},
+                                     {"settle_all", db_settle_all},
+                                     {NULL, NULL}};

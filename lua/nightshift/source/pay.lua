@@ -68,19 +68,13 @@ local function hold(self, list)
   return held, lost
 end
 
---- µs rounded up to what the column can say: the row is not claimed before.
-local function rounded(self, due)
-  local unit = self.unit
-  return due and (due + unit - 1) // unit * unit
-end
-
 --- One statement for each outcome that occurs.
 local function write(self, sums)
   local lists = {}
   for _, sum in ipairs(sums) do
     local name = TEXTS[sum.outcome]
     lists[name] = lists[name] or {}
-    table.insert(lists[name], ("[%d,%d,%d,%s]"):format(sum.row, sum.job, sum.n, rounded(self, sum.due) or "null"))
+    table.insert(lists[name], ("[%d,%d,%d,%s]"):format(sum.row, sum.job, sum.n, sum.due or "null"))
   end
   for name, items in pairs(lists) do
     local ok, message, code = steps.change(self, name, items, self.changes[name])

@@ -1,5 +1,5 @@
 --- An adopted table in a program: its rows are taken in as jobs of a queue of its name, and a
--- verdict and what the row says of it are one commit.
+-- verdict and what the row says of it are one commit: the core writes both (src/core/source/pay.c).
 
 local admin = require "nightshift.source.admin"
 local claims = require "nightshift.claims"
@@ -8,7 +8,6 @@ local mapping = require "nightshift.source.mapping"
 local move = require "nightshift.source.move"
 local options = require "nightshift.options"
 local pay = require "nightshift.source.pay"
-local steps = require "nightshift.source.steps"
 local take = require "nightshift.source.take"
 local tend = require "nightshift.source.tend"
 local text = require "nightshift.source.text"
@@ -20,6 +19,8 @@ local text = require "nightshift.source.text"
 ---@field name string of its queue
 ---@field queue integer id of that
 ---@field texts table<string, string> see text.lua
+---@field own nightshift.Backend the handle's
+---@field backend nightshift.Backend of its jobs
 ---@field served string|nil names of handlers, as JSON; null: of all rows. Rows of others are not taken in
 ---@field log fun(event: string, row: integer, message: string?)
 local source = {}
@@ -33,53 +34,10 @@ end
 
 -- ------------------------------------------------------------------- verdicts
 
-local CHANGED = "the row was taken or changed"
-
---- Is the row still the job's? False: another program has it. One that is locked is.
-local function is_ours(self, claimed)
-  local marks = steps.list { ("[%d,%d]"):format(claimed.row, claimed.id) }
-  local rows, message, code = steps.run(self, "hold", marks)
-  if not rows then return nil, message, code end
-  if #rows > 0 then return true end
-  rows, message, code = steps.run(self, "lost", marks)
-  if not rows then return nil, message, code end
-  return #rows == 0
-end
-
---- The verdict, and what the row says of it, on the open transaction. `changed` in the result:
--- another program has the row, and nothing was written.
-local function settle(self, claimed, verdict)
-  local ours, message, code = is_ours(self, claimed)
-  if ours == nil then return nil, message, code end
-  if not ours then return { changed = true } end
-  local results = table.pack(self.own.settle(claimed, verdict))
-  if not results[1] then return nil, results[2], results[3] end
-  local paid
-  paid, message, code = pay.row(self, claimed.row)
-  if not paid then return nil, message, code end
-  return results
-end
-
 --- The verbs of a job that was claimed here.
 local function backend_of(self)
   local own = self.own
-  local backend = setmetatable({ own = own }, { __index = own })
-
-  function backend.settle(claimed, verdict)
-    if not claimed.row then return own.settle(claimed, verdict) end -- pushed into the queue by a program
-    local results, message, code
-    if own.in_transaction and own.takes_part() then
-      results, message, code = settle(self, claimed, verdict)
-    else
-      results, message, code = steps.transaction(self, settle, claimed, verdict)
-    end
-    if not results then return nil, message, code end
-    self.held[claimed.id] = nil
-    if not results.changed then return table.unpack(results, 1, results.n) end
-    if own.in_transaction then return nil, ("job %d: %s"):format(claimed.id, CHANGED), "STALE" end
-    self.handle:cancel(claimed.id, CHANGED)
-    return own.settle(claimed, verdict) -- STALE, and the claim is over
-  end
+  local backend = setmetatable({ own = own, together = true }, { __index = own })
 
   --- Its row is claimed as long as it is.
   function backend.progress(claimed, ...)
@@ -93,7 +51,7 @@ local function backend_of(self)
     return ok, message, code
   end
 
-  function backend.committed() end -- it was written here
+  function backend.committed() end -- there is no host to be told
 
   return backend
 end
@@ -120,6 +78,9 @@ end
 --- The jobs that can be worked on; the rows of those that have none yet when the handle is
 -- closed are given back.
 local function usable(self, claimed)
+  for id, job in pairs(self.held) do
+    if job._settled then self.held[id] = nil end
+  end
   local jobs = claims.usable(claimed, self.backend)
   for _, job in ipairs(jobs) do self.held[job.id] = job.row and job or nil end
   return jobs
@@ -225,13 +186,6 @@ local function register(handle, map)
   return nil, "the mapping is changed all the time", "BUSY"
 end
 
---- µs of the least that the column of retries can say.
-local function unit_of(field)
-  if not field then return 1 end
-  if field.kind == "whole" then return 1000000 end
-  return 10 ^ (6 - (tonumber(field.type:match "%((%d)%)") or 0)) // 1 | 0
-end
-
 local function machine()
   local file <close> = io.open "/proc/sys/kernel/hostname"
   return file and file:read "l" or ""
@@ -252,15 +206,19 @@ function source.new(db, given, log)
   if not queue then return nil, message, code end
   local self = setmetatable({ table = map.table, handle = handle, own = db._backend, map = map, id = row.id,
     name = map.table, queue = queue, texts = text.make(map, row.id, queue, machine()), log = log or function() end,
-    key = map.parts.id.name, names = {}, unit = unit_of(map.parts.retry_after), refused = {}, unpaid = {}, floor = 1,
-    served = core.null, whole_at = 0, paid_to = 0, in_order = not map.parts.priority and not map.newest_first,
-    held = {}, turn_at = 0 }, meta)
+    key = map.parts.id.name, names = {}, refused = {}, unpaid = {}, floor = 1, served = core.null, whole_at = 0,
+    paid_to = 0, in_order = not map.parts.priority and not map.newest_first, held = {}, turn_at = 0 }, meta)
   for _, field in ipairs(map.fields) do self.names[field.name] = core.encode(field.name) end
   -- What surely changes a row, so that its number can be checked.
   local shows = map.states.processing ~= nil or map.parts.claimed_by ~= nil
   self.marks = shows
   self.changes = { done = true, open = shows, dead = map.states.failed ~= nil }
   self.backend = backend_of(self)
+  local ok
+  local texts = self.texts
+  ok, message, code = handle:serve(self.id, { hold = texts.hold, lost = texts.lost, lives = texts.lives,
+    done = texts.done, dead = texts.dead, shows_dead = self.changes.dead })
+  if not ok then return nil, message, code end
   db._sources[self] = true
   return self
 end

@@ -252,13 +252,22 @@ function Maker:taken()
   return words
 end
 
---- A failure, while the job lives: when it is due, where the row can say so.
+--- µs of the least that a column of time can say.
+local function unit_of(field)
+  if field.kind == "whole" then return 1000000 end
+  return 10 ^ (6 - (tonumber(field.type:match "%((%d)%)") or 0)) // 1 | 0
+end
+
+--- A failure, while the job lives: when it is due, where the row can say so. That is rounded up:
+-- the row is not claimed before.
 function Maker:failed()
   local words, field = {}, self.map.parts.retry_after
   self:count(words)
   if field then
-    words[#words + 1] = ("%s = COALESCE(%s, %s)"):format(self:column "retry_after",
-      self:as_column(field, "FROM_UNIXTIME(l.due / 1000000)"), self:column "retry_after")
+    local unit = unit_of(field)
+    local due = ("FROM_UNIXTIME((l.due + %d) DIV %d * %d / 1000000)"):format(unit - 1, unit, unit)
+    words[#words + 1] = ("%s = COALESCE(%s, %s)"):format(self:column "retry_after", self:as_column(field, due),
+      self:column "retry_after")
   end
   self:set_now(words, "updated")
   return words
@@ -413,7 +422,8 @@ function text.make(map, source, queue, host)
   out.mark = m:write(m:taken())
   out.hold = m:fill("source_hold", { where = m:ours() })
   out.lost = m:fill("source_lost", { where = m:ours() })
-  out.lives, out.done, out.dead = m:write(m:failed()), m:write(m:done()), m:write(m:given_up())
+  out.lives, out.done, out.dead = m:write(m:failed(), m:ours()), m:write(m:done(), m:ours()),
+    m:write(m:given_up(), m:ours())
   out.open, out.retry = m:write(m:opened()), m:write(m:as_new(), m:dead())
   if map.parts.claimed_at then
     local stale = m:is_past("claimed_at", math.min(RENEWED, (map.overdue or RENEWED * 8) // 8))

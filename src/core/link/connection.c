@@ -390,6 +390,7 @@ ns_status ns_link_open(ns_link **out, const ns_config *cfg, ns_err *err) {
     return ns_no_memory(err);
   }
   l->places = cfg->host_session ? HOST_PLACES : PLACES;
+  ns_link_keep(l, cfg->statements);
   l->read_timeout = read_seconds(cfg) * NS_SECOND;
   l->await = (ns_await){cfg->interrupted, cfg->interrupted_arg, cfg->interrupt_fd,
                         cfg->end_by,      l->read_timeout,      0};

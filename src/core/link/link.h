@@ -88,6 +88,9 @@ ns_status ns_link_prepare(ns_link *l, ns_stmt **out, const char *name, const cha
 ns_status ns_link_brief(ns_link *l, ns_stmt **out, const char *name, const char *sql, size_t n,
                         ns_err *err);
 
+/* From now on it keeps at least so many open. */
+void ns_link_keep(ns_link *l, size_t n);
+
 /* Until it is said no more, what is used makes no room: for who sends several ahead. */
 void ns_link_hold(ns_link *l, bool yes);
 

@@ -31,6 +31,11 @@ static ns_stmt *least_used(const ns_link *l) {
   return cold;
 }
 
+void ns_link_keep(ns_link *l, size_t n) {
+  if (l->places < n)
+    l->places = n;
+}
+
 void ns_link_hold(ns_link *l, bool yes) {
   l->held = yes ? l->clock + 1 : 0;
 }

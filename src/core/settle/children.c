@@ -341,8 +341,8 @@ ns_status ns_settle_children_wait(ns_db *db, const ns_parents *p, ns_err *err) {
 /* ----------------------------------------------------- children of a verdict */
 
 static bool brings_children(const ns_outcome *f) {
-  return f->locked && (f->v->kind == NS_ACK || (f->v->kind == NS_WAIT && !f->ends) ||
-                       (f->v->kind == NS_AGAIN && !f->ends));
+  return f->locked && ((f->v->kind == NS_ACK && !f->rowless) ||
+                       (f->v->kind == NS_WAIT && !f->ends) || (f->v->kind == NS_AGAIN && !f->ends));
 }
 
 static size_t count_children(const ns_outcome *outcomes, size_t n) {

@@ -26,6 +26,7 @@ typedef struct ns_outcome {
   bool ends;           /* else it returns at 'due', or: */
   bool parks;          /* it waits for its children: */
   bool keeps;          /* it returns at once, to the place that it had */
+  bool rowless;        /* another program has the row that it stands for: it is cancelled */
   bool has_dependents; /* earlier children, or jobs that wait for this one */
   bool waited, waits;  /* a job waits for it; a child of it waits */
   int64_t live, held;  /* children; those of them that wait for its end */

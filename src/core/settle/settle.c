@@ -5,7 +5,8 @@
 ** Of the rest settle_lock locks every job with an (id, run) that still stands and that
 ** no other transaction holds; each of those is decided in memory (ended
 ** or returned, with which budgets and when), and then everything is written
-** array-bound in the order of the keys.
+** array-bound in the order of the keys. Rows of adopted tables that the handle serves are held
+** before that, and written with the rest (source/pay.c).
 **
 ** Invariant: a verdict changes rows only while its (id, run) stands, and each
 ** return makes run grow, so no token is ever accepted twice.
@@ -153,6 +154,27 @@ static ns_status lock_keys(ns_db *db, ns_outcome *outcomes, size_t n, ns_err *er
   return st;
 }
 
+/* --------------------------------------------------- rows of adopted tables */
+
+/* Another program has the row that it stands for: it ends, and its verdict is STALE. */
+static void end_without_row(ns_outcome *f) {
+  f->rowless = true;
+  ns_settle_end(f, "cancelled", "the row was taken or changed");
+  f->v->status = NS_ESTALE;
+}
+
+/* Locks the rows of these jobs, of tables that this handle serves. */
+static ns_status hold_rows(ns_db *db, ns_outcome *outcomes, size_t n, ns_err *err) {
+  bool acks = true;
+  ns_status st = NS_OK;
+  for (size_t i = 0; st == NS_OK && i < n; i++)
+    if (outcomes[i].locked) {
+      st = ns_source_add(db, key_of(&outcomes[i]), outcomes[i].v->id, err);
+      acks = acks && outcomes[i].v->kind == NS_ACK;
+    }
+  return st == NS_OK ? ns_source_hold(db, acks, err) : st;
+}
+
 /* --------------------------------------------------------------- writing */
 
 /* Errors and logs come from handlers: whatever bytes they are, they must not
@@ -192,7 +214,7 @@ static ns_status write_attempts(ns_db *db, const ns_outcome *outcomes, size_t n,
   }
   if (st == NS_OK)
     return ns_source_owe(db, &owed, err);
-  ns_buf_free(&owed.list);
+  ns_source_owed_free(&owed);
   return st;
 }
 
@@ -204,7 +226,7 @@ static ns_status write_ends(ns_db *db, const ns_outcome *outcomes, size_t n, ns_
     return ns_no_memory(err);
   for (size_t i = 0; i < n; i++) {
     const ns_outcome *f = &outcomes[i];
-    bool done = f->v->kind == NS_ACK;
+    bool done = f->v->kind == NS_ACK && !f->rowless;
     if (!f->locked || !f->ends)
       continue;
     ends[k++] = (ns_end){.id = f->v->id,
@@ -212,7 +234,7 @@ static ns_status write_ends(ns_db *db, const ns_outcome *outcomes, size_t n, ns_
                          .outcome = f->outcome,
                          .reason = f->reason,
                          .result = done ? f->v->result : NS_NONE,
-                         .error = done                ? NS_NONE
+                         .error = done || f->rowless  ? NS_NONE
                                   : f->why[0] != '\0' ? ns_str(f->why)
                                                       : f->v->error,
                          .attempts = f->attempts,
@@ -404,10 +426,13 @@ static ns_status settle_rest(ns_db *db, ns_outcome *outcomes, size_t n, ns_err *
   ns_status st;
   if (n == 0)
     return NS_OK;
-  if ((st = lock_jobs(db, outcomes, n, err)) != NS_OK)
+  if ((st = lock_jobs(db, outcomes, n, err)) != NS_OK ||
+      (st = hold_rows(db, outcomes, n, err)) != NS_OK)
     return st;
   for (size_t i = 0; i < n; i++)
-    if (outcomes[i].locked) {
+    if (outcomes[i].locked && ns_source_has_lost(db, outcomes[i].v->id)) {
+      end_without_row(&outcomes[i]);
+    } else if (outcomes[i].locked) {
       ns_settle_decide(&outcomes[i]);
       ns_settle_park_bound(db, &outcomes[i]);
     }
@@ -446,6 +471,7 @@ ns_status ns_settle_batch(ns_db *db, ns_verdict *v, size_t n, ns_err *err) {
       (st = settle_rest(db, outcomes, rest, err)) == NS_OK &&
       (st = hide_running(db, outcomes, n, err)) == NS_OK)
     st = delete_leases(db, outcomes, n, err);
+  ns_source_forget(db);
   for (size_t i = 0; i < n; i++)
     free(outcomes[i].key);
   free(outcomes);

@@ -6,29 +6,64 @@
 ** added to here, so no verdict waits for who has locked what is owed for the same row. No
 ** assert: what else the transaction writes is the caller's.
 */
-#include <string.h>
+#include <stdlib.h>
 
 #include "db/db.h"
+#include "err.h"
 #include "source/source.h"
 
 void ns_source_note(ns_source_owed *owed, ns_bytes key, int64_t job, bool failed, int64_t due,
                     const char *outcome) {
-  ns_origin origin;
-  if (!ns_source_origin(key, &origin))
+  ns_origin row;
+  if (!ns_source_origin(key, &row))
     return;
-  ns_buf_addf(&owed->list, "%c[%lld,%lld,%lld,%d,", owed->n > 0 ? ',' : '[',
-              (long long)origin.source, (long long)origin.row, (long long)job, failed);
-  if (outcome != NULL)
-    ns_buf_addf(&owed->list, "null,\"%s\"]", outcome);
+  if (!ns_grow(&owed->items, &owed->cap, owed->n + 1, sizeof *owed->items))
+    owed->oom = true;
   else
-    ns_buf_addf(&owed->list, "%lld,null]", (long long)due);
-  owed->n++;
+    owed->items[owed->n++] = (ns_source_debt){
+        .row = row, .job = job, .due = due, .failed = failed, .outcome = outcome};
+}
+
+void ns_source_owed_free(ns_source_owed *owed) {
+  for (size_t i = 0; i < owed->n; i++)
+    free(owed->items[i].why);
+  free(owed->items);
+  *owed = (ns_source_owed){0};
+}
+
+static void add_debt(ns_buf *list, const ns_source_debt *d) {
+  ns_buf_addf(list, "%c[%lld,%lld,%lld,%d,", list->n > 0 ? ',' : '[', (long long)d->row.source,
+              (long long)d->row.row, (long long)d->job, d->failed);
+  if (d->outcome != NULL)
+    ns_buf_addf(list, "null,\"%s\",", d->outcome);
+  else
+    ns_buf_addf(list, "%lld,null,", (long long)d->due);
+  if (d->why != NULL)
+    ns_buf_add_json(list, ns_str(d->why));
+  else
+    ns_buf_adds(list, "null");
+  ns_buf_addc(list, ']');
+}
+
+static ns_status write_rest(ns_db *db, const ns_source_owed *owed, ns_err *err) {
+  ns_buf list = NS_BUF_INIT;
+  size_t n = 0;
+  for (size_t i = 0; i < owed->n; i++)
+    if (!owed->items[i].paid) {
+      add_debt(&list, &owed->items[i]);
+      n++;
+    }
+  return n > 0 ? ns_db_list_change(db, NS_SQL_SOURCE_OWE, NULL, &list, n, err) : NS_OK;
 }
 
 ns_status ns_source_owe(ns_db *db, ns_source_owed *owed, ns_err *err) {
-  size_t n = owed->n;
-  owed->n = 0;
-  return n > 0 ? ns_db_list_change(db, NS_SQL_SOURCE_OWE, NULL, &owed->list, n, err) : NS_OK;
+  ns_status st = owed->oom ? ns_no_memory(err) : NS_OK;
+  if (st == NS_OK && owed->n > 0)
+    st = ns_source_pay(db, owed->items, owed->n, err);
+  if (st == NS_OK)
+    st = write_rest(db, owed, err);
+  ns_source_owed_free(owed);
+  return st;
 }
 
 enum { PAST_DONE, PAST_KEY, PAST_OWNER }; /* columns of source_past_job */

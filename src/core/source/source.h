@@ -1,7 +1,7 @@
 /*
 ** Rows of adopted tables that jobs stand for. The unique key of such a job names its row, and
-** each transaction that fails or ends the job notes down what the row is to say. Nothing here
-** opens the table itself.
+** each transaction that fails or ends the job notes down what the row is to say. The tables
+** themselves are opened only by a handle that serves them, with statements that it was given.
 */
 #ifndef NS_SOURCE_SOURCE_H
 #define NS_SOURCE_SOURCE_H
@@ -22,10 +22,20 @@ bool ns_source_origin(ns_bytes key, ns_origin *origin);
 
 /* ------------------------------------------------- what it is owed: owe.c */
 
-/* Rows of nightshift_owed on their way there. */
+/* A change that a row is to get. */
+typedef struct ns_source_debt {
+  ns_origin row;
+  int64_t job, due;
+  bool failed;
+  const char *outcome; /* NULL: the job lives, and is due at 'due' */
+  bool paid;           /* nothing is owed any more */
+  char *why;           /* the server's words, where it has refused it; owned; NULL */
+} ns_source_debt;
+
 typedef struct ns_source_owed {
-  ns_buf list; /* "[[source,row,job,failures,due,outcome],…" */
-  size_t n;
+  ns_source_debt *items;
+  size_t n, cap;
+  bool oom; /* one was lost */
 } ns_source_owed;
 
 /*
@@ -36,8 +46,11 @@ typedef struct ns_source_owed {
 void ns_source_note(ns_source_owed *owed, ns_bytes key, int64_t job, bool failed, int64_t due,
                     const char *outcome);
 
-/* Writes all that was noted, on the open transaction, and frees it. Errors: GONE, BUSY, NOMEM. */
+/* Writes all that was noted, on the open transaction, and frees it: into the rows that are held
+** for it, or else into nightshift_owed. Errors: GONE, BUSY, NOMEM. */
 ns_status ns_source_owe(ns_db *db, ns_source_owed *owed, ns_err *err);
+
+void ns_source_owed_free(ns_source_owed *owed);
 
 /*
 ** Retries a finished job that stands for a row, on the open transaction, and locks it: its row is
@@ -46,5 +59,48 @@ ns_status ns_source_owe(ns_db *db, ns_source_owed *owed, ns_err *err);
 ** DUPLICATE when the row has a live job, GONE, BUSY, NOMEM.
 */
 ns_status ns_source_retry(ns_db *db, int64_t job, bool *is_row, ns_err *err);
+
+/* --------------------------------- rows that verdicts change themselves: pay.c */
+
+typedef enum ns_standing {
+  NS_ROW_UNKNOWN, /* locked by another session, say */
+  NS_ROW_TRIED,   /* it was not asked for: the change itself tells */
+  NS_ROW_HELD,    /* locked, and the job's */
+  NS_ROW_LOST     /* another program has taken or changed it, or it is gone */
+} ns_standing;
+
+typedef struct ns_source_row {
+  ns_origin row;
+  int64_t job;
+  ns_standing standing;
+} ns_source_row;
+
+typedef struct ns_source_table ns_source_table;
+
+/* A handle's state of such rows: db->source. */
+typedef struct ns_source_state {
+  ns_source_table *tables; /* that it serves */
+  size_t ntables, captables;
+  ns_source_row *rows; /* of the batch that is being settled, sorted by job */
+  size_t nrows, caprows;
+  bool careful; /* a change that was only tried has told nothing: the next is held first */
+} ns_source_state;
+
+/* Adds the row of a job that is being settled, if the key names one of a table that is served.
+** In the order of the jobs. Errors: NOMEM. */
+ns_status ns_source_add(ns_db *db, ns_bytes key, int64_t job, ns_err *err);
+
+/* Locks the rows that were added, on the open transaction, without a wait for locks. 'acks':
+** their jobs are done; then a single one is not locked but tried. Errors: GONE, BUSY, NOMEM, SQL. */
+ns_status ns_source_hold(ns_db *db, bool acks, ns_err *err);
+
+/* Has another program the row of this job? */
+bool ns_source_has_lost(const ns_db *db, int64_t job);
+
+/* Writes into the rows that are held, and marks what is paid so. Errors: GONE, BUSY, NOMEM. */
+ns_status ns_source_pay(ns_db *db, ns_source_debt *debts, size_t n, ns_err *err);
+
+/* The batch is over: nothing is held for it any more. */
+void ns_source_forget(ns_db *db);
 
 #endif

@@ -1,0 +1,298 @@
+/*
+** Rows of adopted tables that the verdicts of a handle change themselves, in the transaction
+** that settles their jobs. A handle is given the statements for that (ns_source_serve): they are
+** made of a table's mapping, which is not known here.
+**
+** A batch's rows are locked before its outcomes are decided, and written with the rest. What
+** cannot be written is owed: its row is locked by another session, or the server refuses the
+** change (a trigger, say). A statement that fails changes nothing, and the transaction goes on.
+** A single row that is done is not locked first: the change is only made while it is the job's.
+** When it was not, the transaction is run again, and asks.
+**
+** Invariant: a row is written only while it is the job's, and what is known of the rows of a
+** batch is forgotten with it. Asserted where they are added: there are none of an earlier one.
+*/
+#include <stdlib.h>
+#include <string.h>
+
+#include "db/db.h"
+#include "err.h"
+#include "handle.h"
+#include "source/source.h"
+
+#define STATEMENTS 32 /* that a program with an adopted table needs again and again */
+
+struct ns_source_table {
+  int64_t id;
+  ns_source_texts texts; /* owned */
+};
+
+/* ------------------------------------------------------------- the tables */
+
+static ns_bytes *text_of(ns_source_texts *t, size_t i) {
+  ns_bytes *all[] = {&t->hold, &t->lost, &t->lives, &t->done, &t->dead};
+  return i < sizeof all / sizeof all[0] ? all[i] : NULL;
+}
+
+static void free_texts(ns_source_texts *t) {
+  ns_bytes *text;
+  for (size_t i = 0; (text = text_of(t, i)) != NULL; i++) {
+    free((char *)(uintptr_t)text->p);
+    *text = NS_NONE;
+  }
+}
+
+static bool copy_texts(ns_source_texts *to, const ns_source_texts *from) {
+  bool ok = true;
+  ns_bytes *text;
+  *to = *from;
+  for (size_t i = 0; (text = text_of(to, i)) != NULL; i++)
+    if (text->p != NULL) {
+      char *copy = malloc(text->n + 1);
+      if (copy != NULL)
+        memcpy(copy, text->p, text->n);
+      text->p = copy;
+      ok = ok && copy != NULL;
+    }
+  return ok;
+}
+
+static ns_source_table *find_table(const ns_db *db, int64_t id) {
+  for (size_t i = 0; i < db->source.ntables; i++)
+    if (db->source.tables[i].id == id)
+      return &db->source.tables[i];
+  return NULL;
+}
+
+ns_status ns_source_serve(ns_db *db, int64_t source, const ns_source_texts *texts, ns_err *err) {
+  ns_source_state *s = &db->source;
+  ns_source_table *t = find_table(db, source);
+  ns_source_texts copy;
+  if (!copy_texts(&copy, texts) ||
+      (t == NULL && !ns_grow(&s->tables, &s->captables, s->ntables + 1, sizeof *s->tables))) {
+    free_texts(&copy);
+    return ns_no_memory(err);
+  }
+  if (t != NULL)
+    free_texts(&t->texts);
+  else
+    t = &s->tables[s->ntables++];
+  *t = (ns_source_table){source, copy};
+  db->cfg.statements = STATEMENTS;
+  if (db->link != NULL)
+    ns_link_keep(db->link, STATEMENTS);
+  return NS_OK;
+}
+
+/* --------------------------------------------------------- rows of a batch */
+
+static int by_job(const void *a, const void *b) {
+  int64_t x = ((const ns_source_row *)a)->job;
+  int64_t y = ((const ns_source_row *)b)->job;
+  return (x > y) - (x < y);
+}
+
+/* NULL: it is none of them. */
+static ns_source_row *find_row(const ns_db *db, int64_t job) {
+  ns_source_row key = {.job = job};
+  return db->source.nrows > 0 ? bsearch(&key, db->source.rows, db->source.nrows, sizeof key, by_job)
+                              : NULL;
+}
+
+ns_status ns_source_add(ns_db *db, ns_bytes key, int64_t job, ns_err *err) {
+  ns_source_state *s = &db->source;
+  ns_origin row;
+  if (s->ntables == 0 || !ns_source_origin(key, &row) || find_table(db, row.source) == NULL)
+    return NS_OK;
+  ns_assert(s->nrows == 0 || s->rows[s->nrows - 1].job < job);
+  if (!ns_grow(&s->rows, &s->caprows, s->nrows + 1, sizeof *s->rows))
+    return ns_no_memory(err);
+  s->rows[s->nrows++] = (ns_source_row){row, job, NS_ROW_UNKNOWN};
+  return NS_OK;
+}
+
+bool ns_source_has_lost(const ns_db *db, int64_t job) {
+  const ns_source_row *row = find_row(db, job);
+  return row != NULL && row->standing == NS_ROW_LOST;
+}
+
+void ns_source_forget(ns_db *db) {
+  db->source.nrows = 0;
+}
+
+/* Ends a list, runs a statement with it, and frees it. '*s' has its rows, or how many were
+** changed. */
+static ns_status run_text(ns_db *db, ns_bytes text, ns_buf *list, ns_stmt **s, ns_err *err) {
+  ns_value param = ns_db_list_end(list);
+  ns_status st = list->oom ? ns_no_memory(err) : ns_db_prepared(db, s, text, err);
+  if (st == NS_OK)
+    st = ns_stmt_run(db->link, *s, &param, err);
+  ns_buf_free(list);
+  return st;
+}
+
+/* Asks of the rows of a table of which nothing is known; those that are given stand so. */
+static ns_status ask_rows(ns_db *db, int64_t source, ns_bytes text, ns_standing standing,
+                          ns_err *err) {
+  ns_buf list = NS_BUF_INIT;
+  const ns_value *row = NULL;
+  ns_stmt *s;
+  ns_status st;
+  for (size_t i = 0; i < db->source.nrows; i++) {
+    const ns_source_row *r = &db->source.rows[i];
+    if (r->row.source == source && r->standing == NS_ROW_UNKNOWN)
+      ns_db_list_add_pair(&list, r->row.row, r->job);
+  }
+  if (ns_db_list_is_empty(&list))
+    return NS_OK;
+  st = run_text(db, text, &list, &s, err);
+  while (st == NS_OK && (st = ns_stmt_fetch(db->link, s, &row, err)) == NS_OK && row != NULL) {
+    ns_source_row *r = find_row(db, row[1].i);
+    if (r != NULL)
+      r->standing = standing;
+  }
+  return st;
+}
+
+ns_status ns_source_hold(ns_db *db, bool acks, ns_err *err) {
+  ns_source_state *s = &db->source;
+  bool tries = acks && s->nrows == 1 && !db->user_tx && !s->careful;
+  ns_status st = NS_OK;
+  if (s->nrows == 0)
+    return NS_OK;
+  s->careful = false;
+  if (tries) {
+    s->rows[0].standing = NS_ROW_TRIED;
+    return NS_OK;
+  }
+  for (size_t i = 0; st == NS_OK && i < s->ntables; i++) {
+    const ns_source_table *t = &s->tables[i];
+    if ((st = ask_rows(db, t->id, t->texts.hold, NS_ROW_HELD, err)) == NS_OK)
+      st = ask_rows(db, t->id, t->texts.lost, NS_ROW_LOST, err);
+  }
+  return st;
+}
+
+/* ---------------------------------------------------------------- writing */
+
+/* What is written into some rows of one table. */
+typedef struct change {
+  ns_bytes text; /* absent: nothing */
+  bool shows;    /* it changes each row */
+} change;
+
+/* The outcomes differ in this. */
+enum { LIVES, DONE, DEAD, CHANGES };
+
+static int change_of(const ns_source_debt *d) {
+  return d->outcome == NULL ? LIVES : strcmp(d->outcome, "done") == 0 ? DONE : DEAD;
+}
+
+/* Of these the statement has changed nothing, and the transaction is as before. All else says
+** nothing of the row, or has ended the transaction. */
+static bool is_refusal(const ns_db *db, ns_status st, const ns_err *err) {
+  if (st == NS_OK || err->sqlerr == 0)
+    return false;
+  return err->sqlerr == NS_LOCK_WAIT ? !db->never_fast : st != NS_EBUSY && st != NS_EGONE;
+}
+
+static ns_status change_rows(ns_db *db, const change *c, ns_source_debt *const *debts, size_t n,
+                             ns_err *err) {
+  ns_buf list = NS_BUF_INIT;
+  ns_stmt *s;
+  ns_status st;
+  if (c->text.p == NULL)
+    return NS_OK;
+  for (size_t i = 0; i < n; i++) {
+    const ns_source_debt *d = debts[i];
+    ns_buf_addf(&list, "%c[%lld,%lld,%d,", i > 0 ? ',' : '[', (long long)d->row.row,
+                (long long)d->job, d->failed);
+    if (d->due > 0)
+      ns_buf_addf(&list, "%lld]", (long long)d->due);
+    else
+      ns_buf_adds(&list, "null]");
+  }
+  st = run_text(db, c->text, &list, &s, err);
+  return st == NS_OK && c->shows
+             ? ns_db_check_changed(ns_stmt_affected(s), (int64_t)n, err)
+             : st;
+}
+
+/* Those that are refused together go in halves. */
+static ns_status write_rows(ns_db *db, const change *c, ns_source_debt **debts, size_t n,
+                            ns_err *err) {
+  size_t half = n / 2;
+  ns_status st = change_rows(db, c, debts, n, err);
+  if (st == NS_OK)
+    for (size_t i = 0; i < n; i++)
+      debts[i]->paid = true;
+  if (!is_refusal(db, st, err))
+    return st;
+  if (n == 1) {
+    debts[0]->why = err->sqlerr != NS_LOCK_WAIT ? strdup(err->message) : NULL;
+    ns_err_clear(err);
+    return NS_OK;
+  }
+  ns_err_clear(err);
+  st = write_rows(db, c, debts, half, err);
+  return st == NS_OK ? write_rows(db, c, debts + half, n - half, err) : st;
+}
+
+/* A row that was not asked for. When that fails, it is: in the next try. */
+static ns_status try_row(ns_db *db, const change *c, ns_source_debt *debt, ns_err *err) {
+  ns_status st = change_rows(db, c, &debt, 1, err);
+  debt->paid = st == NS_OK;
+  db->source.careful = st != NS_OK;
+  return is_refusal(db, st, err) ? ns_db_check_changed(0, 1, err) : st;
+}
+
+/* 'some': room for as many. */
+static ns_status pay_table(ns_db *db, const ns_source_table *t, ns_source_debt *debts, size_t n,
+                           ns_source_debt **some, ns_err *err) {
+  const change all[CHANGES] = {[LIVES] = {t->texts.lives, false},
+                               [DONE] = {t->texts.done, true},
+                               [DEAD] = {t->texts.dead, t->texts.shows_dead}};
+  ns_status st = NS_OK;
+  for (int c = 0; st == NS_OK && c < CHANGES; c++) {
+    size_t k = 0;
+    for (size_t i = 0; st == NS_OK && i < n; i++) {
+      const ns_source_row *row = find_row(db, debts[i].job);
+      if (row == NULL || row->row.source != t->id || change_of(&debts[i]) != c)
+        continue;
+      if (row->standing == NS_ROW_HELD)
+        some[k++] = &debts[i];
+      else if (row->standing == NS_ROW_TRIED)
+        st = try_row(db, &all[c], &debts[i], err);
+      else
+        debts[i].paid = row->standing == NS_ROW_LOST;
+    }
+    if (st == NS_OK && k > 0)
+      st = write_rows(db, &all[c], some, k, err);
+  }
+  return st;
+}
+
+ns_status ns_source_pay(ns_db *db, ns_source_debt *debts, size_t n, ns_err *err) {
+  ns_source_debt **some;
+  ns_status st = NS_OK;
+  if (db->source.nrows == 0)
+    return NS_OK;
+  if ((some = malloc(n * sizeof *some)) == NULL)
+    return ns_no_memory(err);
+  for (size_t i = 0; st == NS_OK && i < db->source.ntables; i++)
+    st = pay_table(db, &db->source.tables[i], debts, n, some, err);
+  free(some);
+  return st;
+}
+
+/* ------------------------------------------------------------------- hooks */
+
+static void closing(ns_db *db) {
+  for (size_t i = 0; i < db->source.ntables; i++)
+    free_texts(&db->source.tables[i].texts);
+  free(db->source.tables);
+  free(db->source.rows);
+  db->source = (ns_source_state){0};
+}
+
+const ns_hooks ns_source_hooks = {.closing = closing};
