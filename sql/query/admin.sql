@@ -87,6 +87,14 @@ JOIN nightshift_holder h ON h.id = c.holder AND h.kind = 'host'
 -- Params: job. Key: none, all notices: they are few and soon read.
 SELECT holder FROM nightshift_notice WHERE job_id = ?
 
+-- name: admin_past_row
+-- Params: job. Keys: PRIMARY of finished, locks the row; PRIMARY of unique_key, without locks. Is a
+-- finished job done, what is its key, and which live job has that?
+SELECT f.outcome = 'done', f.ukey,
+  (SELECT u.job_id FROM nightshift_unique_key u
+    WHERE u.queue_id = f.queue_id AND u.ukey = f.ukey)
+FROM nightshift_finished f FORCE INDEX (PRIMARY) WHERE f.id = ? FOR UPDATE
+
 -- name: admin_pause
 -- Params: paused, name. Key: name; no job is locked.
 UPDATE nightshift_queue SET paused = ? WHERE name = ?

@@ -187,6 +187,7 @@ WHERE EXISTS(SELECT 1 FROM nightshift_unique_key u FORCE INDEX (PRIMARY)
 -- All sources, with what was decided about them and what their rows are owed, of the 100,000
 -- oldest debts. Keys: name of queue; PRIMARY of owed, a range. No locks.
 SELECT s.id, s.tab AS `table`, s.mapping, s.rate, s.runner, s.seen,
+  IS_USED_LOCK(CONCAT('nightshift-source:', {here}, ':', s.id)) IS NOT NULL AS served,
   COALESCE(q.paused, 0) AS paused, COALESCE(o.n, 0) AS owed, COALESCE(o.refused, 0) AS refused,
   o.why
 FROM nightshift_source s
@@ -287,14 +288,6 @@ LEFT JOIN (SELECT CAST(SUBSTRING_INDEX(y.ukey, ':', -1) AS SIGNED) AS row_id, f.
     WHERE x.queue_id = {queue} AND x.ukey > 'row:{source}:' AND x.ukey < 'row:{source};') y
   JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = y.id
   WHERE y.nth = 1 LIMIT 9223372036854775807) p ON p.row_id = {id}
-
--- name: source_past_job
--- Params: job. Keys: PRIMARY of finished, locks the row; PRIMARY of unique_key, without locks. Is a
--- finished job done, what is its key, and which live job has that?
-SELECT f.outcome = 'done', f.ukey,
-  (SELECT u.job_id FROM nightshift_unique_key u
-    WHERE u.queue_id = f.queue_id AND u.ukey = f.ukey)
-FROM nightshift_finished f FORCE INDEX (PRIMARY) WHERE f.id = ? FOR UPDATE
 
 -- name: source_pick
 -- Template. Params: at most one of its conditions, the row behind which they begin, how many.

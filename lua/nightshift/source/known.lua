@@ -20,9 +20,9 @@ known.TUNE = { rate = rate }
 
 local function not_known(name) return nil, ("nobody has adopted a table '%s' yet"):format(name), "NOT_FOUND" end
 
---- The tables: `table`, `mapping`, `paused`, `rate`, `seen` (when a runner last served it), `owed`
--- (how many changes rows are owed), `refused` (how many of these the server has refused), `why` (its
--- words).
+--- The tables: `table`, `mapping`, `paused`, `rate`, `served` (does a host take in its rows?), `seen`
+-- (since when not, about), `owed` (how many changes rows are owed), `refused` (how many of these the
+-- server has refused), `why` (its words).
 ---@param handle userdata core handle
 ---@return table[]|nil
 ---@return string? message
@@ -31,7 +31,7 @@ function known.list(handle)
   local rows, message, code = handle:execute "@source_list"
   if not rows then return nil, message, code end
   for _, row in ipairs(rows) do
-    row.mapping, row.paused = core.decode(row.mapping), row.paused ~= 0
+    row.mapping, row.paused, row.served = core.decode(row.mapping), row.paused ~= 0, row.served ~= 0
     row.seen = row.seen and row.seen / 1000000
   end
   return rows

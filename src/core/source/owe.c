@@ -66,7 +66,7 @@ ns_status ns_source_owe(ns_db *db, ns_source_owed *owed, ns_err *err) {
   return st;
 }
 
-enum { PAST_DONE, PAST_KEY, PAST_OWNER }; /* columns of source_past_job */
+enum { PAST_DONE, PAST_KEY, PAST_OWNER }; /* columns of admin_past_row */
 
 static ns_status refuse(int64_t job, const ns_value *past, ns_err *err) {
   if (past[PAST_DONE].i != 0)
@@ -86,9 +86,9 @@ ns_status ns_source_retry(ns_db *db, int64_t job, bool *is_row, ns_err *err) {
   ns_origin origin;
   const ns_value *past = NULL;
   ns_value id = ns_vint(job);
-  ns_status st = ns_db_run(db, NS_SQL_SOURCE_PAST_JOB, &id, err);
+  ns_status st = ns_db_run(db, NS_SQL_ADMIN_PAST_ROW, &id, err);
   if (st == NS_OK)
-    st = ns_db_row(db, NS_SQL_SOURCE_PAST_JOB, &past, err);
+    st = ns_db_row(db, NS_SQL_ADMIN_PAST_ROW, &past, err);
   *is_row = st == NS_OK && past != NULL && past[PAST_KEY].type == NS_TEXT &&
             ns_source_origin(past[PAST_KEY].s, &origin);
   if (!*is_row)
