@@ -17,7 +17,7 @@ local function one(sql, ...) return all(sql, ...)[1] end
 local function make(i, rows)
   local name, definition, columns, given, done = table.unpack(published[i])
   all(definition)
-  all(("INSERT INTO %s %s FROM seq_1_to_%d"):format(name, columns, rows))
+  if rows > 0 then all(("INSERT INTO %s %s FROM seq_1_to_%d"):format(name, columns, rows)) end
   local map = load("return " .. given)()
   map.strategy, map.alone = nil, name == "worker_queue" or nil
   return map, name, done
@@ -132,6 +132,42 @@ describe("a verdict", function()
 end)
 
 describe("rows", function()
+  it("are taken in ahead by a program that uses them up, and are open again when it goes", function()
+    local function rows(n) return { open = 60 - n, processing = n } end
+    local function found()
+      local states = { open = 0, processing = 0 }
+      for _, row in ipairs(all "SELECT status, COUNT(*) AS n FROM migration_task GROUP BY status") do
+        states[row.status] = row.n
+      end
+      return states
+    end
+    local map = make(1, 60)
+    local db = assert(nightshift.open(url))
+    local t = assert(source.new(db, map))
+    assert(t:claim())
+    assert.same(rows(1), found())
+    for _ = 1, 20 do assert(t:claim()) end
+    assert.is_true(found().processing > 21)
+    db:close()
+    assert.same(rows(0), found())
+    do
+      local other = assert(source.new(handle, map))
+      for _ = 1, 5 do assert(other:claim()) end
+    end
+    collectgarbage()
+    collectgarbage()
+    assert.same(rows(0), found())
+    local p = proc.start { proc.lua, "-e", [[
+    local db = assert(require "nightshift".open(os.getenv "NIGHTSHIFT_URL"))
+    local map = load("return " .. os.getenv "NIGHTSHIFT_MAP")()
+    map.strategy = nil
+    local t = assert(require "nightshift.source.table".new(db, map))
+    for _ = 1, 5 do assert(t:claim()) end]], env = { NIGHTSHIFT_URL = url, NIGHTSHIFT_MAP = published[1][4] } }
+    assert.equal(0, p:wait())
+    assert.same(rows(0), found())
+    nothing_left()
+  end)
+
   it("come as they are waited for", function()
     local t, name, done = open(1, 0)
     local p = proc.start { proc.lua, "-e", [[

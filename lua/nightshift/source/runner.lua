@@ -151,10 +151,10 @@ local function take_in(self, state, now)
   if n <= 0 or not (self.more or now >= self.look_at) then return true end
   local taken, message, code = take.rows(self.t, n)
   if not taken then return nil, message, code end
-  self.taken, self.more = self.taken + taken, taken >= n
-  if state.rate then self.tokens = (self.tokens or 0) - taken end
+  self.taken, self.more = self.taken + #taken, #taken >= n
+  if state.rate then self.tokens = (self.tokens or 0) - #taken end
   if not self.more then self.look_at = now + self.every end
-  if taken > 0 then self.live = true end
+  if #taken > 0 then self.live = true end
   return true
 end
 

@@ -61,6 +61,21 @@ end
 local CLAIM = { wait = options.duration }
 local EVERY = 1 -- seconds between looks
 
+local AHEAD, MOST = 20, 1000 -- rows that are taken in together: per row that is claimed, and in all
+local SOON = 1               -- seconds in which they are to be used up
+
+--- Takes rows in, more than are claimed where they are used up soon; the rest waits for the next
+-- claim, of any program. False: there are none.
+local function take_ahead(self, limit)
+  local now, most = core.clock(), math.max(limit, math.min(limit * AHEAD, MOST))
+  local n = now - self.took_at < SOON and self.ahead * 2 or self.ahead // 2
+  self.ahead, self.took_at = math.max(limit, math.min(n, most)), now
+  local taken, message, code = take.rows(self, self.ahead)
+  if not taken then return nil, message, code end
+  if #taken > 0 then self.taken = taken end
+  return #taken > 0
+end
+
 --- What is ready, and after that rows.
 local function claim_now(self, limit)
   local claimed, message, code = tend.turn(self)
@@ -68,14 +83,14 @@ local function claim_now(self, limit)
   if not claimed or #claimed > 0 then return claimed, message, code end
   local taken
   taken, message, code = pay.all(self)
-  if taken then taken, message, code = take.rows(self, limit) end
-  if not taken then return nil, message, code end
-  if taken == 0 then return {} end
+  if taken then taken, message, code = take_ahead(self, limit) end
+  if taken == nil then return nil, message, code end
+  if not taken then return {} end
   claimed, message, code = self.handle:claim(self.name, limit, 0, 0)
   return claimed, message, code
 end
 
---- The jobs that can be worked on; the rows of those that have none yet when the handle is
+--- The jobs that can be worked on; the rows of those that have no verdict yet when the handle is
 -- closed are given back.
 local function usable(self, claimed)
   for id, job in pairs(self.held) do
@@ -98,12 +113,14 @@ local function claim(self, verb, limit, opts)
     local claimed
     claimed, message, code = claim_now(self, limit)
     if not claimed then return nil, message, code end
-    if #claimed > 0 then return usable(self, claimed) end
     local left = stop - core.clock()
-    if left <= 0 then return {} end
-    claimed, message, code = handle:claim(self.name, limit, math.min(left, EVERY) * 1000000 // 1 | 0, 0)
-    if not claimed then return nil, message, code end
-    if #claimed > 0 then return usable(self, claimed) end
+    if #claimed == 0 then
+      if left <= 0 then return {} end
+      claimed, message, code = handle:claim(self.name, limit, math.min(left, EVERY) * 1000000 // 1 | 0, 0)
+      if not claimed then return nil, message, code end
+    end
+    local jobs = usable(self, claimed)
+    if #jobs > 0 then return jobs end
   end
 end
 
@@ -131,7 +148,9 @@ end
 ---@param n integer
 function methods:take(n)
   live(self, "take")
-  return take.rows(self, n)
+  local taken, message, code = take.rows(self, n)
+  if not taken then return nil, message, code end
+  return #taken
 end
 
 --- Gives back what was taken in and never begun; how many rows.
@@ -160,15 +179,25 @@ move.define(methods, live)
 
 function meta.__tostring(self) return "nightshift.source: " .. self.map.table end
 
---- Gives back what the handle has claimed and not settled: it is about to be closed.
+--- Gives back what the handle has claimed and not settled, and what it has taken in and nobody has
+-- claimed: it is about to be closed.
 ---@param self nightshift.source.Table
 function source.leave(self)
-  local ids = {}
+  local entries, ids = {}, self.taken
   for id, job in pairs(self.held) do
-    if not job._settled and self.own.settle(job, { kind = "release" }) then ids[#ids + 1] = id end
+    if not job._settled then
+      entries[#entries + 1], ids[#ids + 1] = self.own.entry(job, { kind = "release" }), id
+    end
   end
-  self.held = {}
+  self.held, self.taken = {}, {}
+  if #entries > 0 then self.handle:settle_all(entries) end
   if #ids > 0 and tend.give_back(self, ids) then pay.all(self) end
+end
+
+--- Of a table that no program uses any more.
+function meta.__gc(self)
+  local handle = self.handle
+  if handle and handle:is_open() and not handle:in_transaction() then pcall(source.leave, self) end
 end
 
 -- -------------------------------------------------------------------- opening
@@ -207,7 +236,8 @@ function source.new(db, given, log)
   local self = setmetatable({ table = map.table, handle = handle, own = db._backend, map = map, id = row.id,
     name = map.table, queue = queue, texts = text.make(map, row.id, queue, machine()), log = log or function() end,
     key = map.parts.id.name, names = {}, refused = {}, unpaid = {}, floor = 1, served = core.null, whole_at = 0,
-    paid_to = 0, in_order = not map.parts.priority and not map.newest_first, held = {}, turn_at = 0 }, meta)
+    paid_to = 0, in_order = not map.parts.priority and not map.newest_first, held = {},
+    taken = {}, ahead = 1, took_at = -math.huge, turn_at = 0 }, meta)
   for _, field in ipairs(map.fields) do self.names[field.name] = core.encode(field.name) end
   -- What surely changes a row, so that its number can be checked.
   local shows = map.states.processing ~= nil or map.parts.claimed_by ~= nil

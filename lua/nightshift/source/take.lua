@@ -131,12 +131,12 @@ local function set_attempts(self, jobs, failed)
   return steps.ask(self, "source_attempts", steps.list(pairs_of))
 end
 
---- Locks up to n of the rows, pushes their jobs, and marks them; how many.
+--- Locks up to n of the rows, pushes their jobs, and marks them; the jobs.
 local function take_in(self, ids, n)
   local rows, message, code = steps.run(self, "lock", steps.list(ids), n)
   if rows then rows, message, code = free_of(self, rows) end
   if not rows then return nil, message, code end
-  if #rows == 0 then return 0 end
+  if #rows == 0 then return {} end
   local entries, failed, marks = {}, {}, {}
   for i, row in ipairs(rows) do
     entries[i], failed[i] = entry_of(self, row, row[self.key])
@@ -150,31 +150,31 @@ local function take_in(self, ids, n)
   ok, message, code = steps.change(self, "mark", marks, self.marks)
   if ok then ok, message, code = set_attempts(self, jobs, failed) end
   if not ok then return nil, message, code end
-  return #rows
+  return jobs
 end
 
 --- Is it the fault of a row, and not of the server or of another transaction?
 local function of_row(code) return code ~= "GONE" and code ~= "BUSY" and code ~= "DENIED" and code ~= "SCHEMA" end
 
 local function each(self, ids, wanted)
-  local n = 0
+  local jobs = {}
   for _, id in ipairs(ids) do
-    if n == wanted then break end
+    if #jobs == wanted then break end
     local taken, message, code = steps.transaction(self, take_in, { id }, 1)
     if not taken and not of_row(code) then return nil, message, code end
     if not taken then
       self.refused[id] = core.clock() + REFUSED
       self.log("row.refused", id, message)
     end
-    n = n + (taken or 0)
+    jobs[#jobs + 1] = taken and taken[1]
   end
-  return n
+  return jobs
 end
 
---- Takes in up to n rows; how many.
+--- Takes in up to n rows; the ids of their jobs.
 ---@param self nightshift.source.Table
 ---@param n integer
----@return integer|nil
+---@return integer[]|nil
 ---@return string? message
 ---@return string? code
 function take.rows(self, n)
@@ -183,9 +183,9 @@ function take.rows(self, n)
   for _ = 1, TRIES do
     ids, message, code = take.look(self, width)
     if not ids then return nil, message, code end
-    if #ids == 0 then return 0 end
+    if #ids == 0 then return {} end
     taken, message, code = steps.transaction(self, take_in, ids, n)
-    if taken and (taken > 0 or #ids < width) then return taken end
+    if taken and (#taken > 0 or #ids < width) then return taken end
     if not taken and code ~= "DUPLICATE" then break end -- another took it in a moment ago
     if taken then width = math.min(width * WIDER, MOST) end -- all of these are locked, or have a job
   end
