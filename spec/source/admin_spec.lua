@@ -159,6 +159,9 @@ describe("a table that is known", function()
     local row = assert(known.list(handle._handle))[1]
     assert.same({ "migration_task", map, true, nil, 2, 1, "no room" },
       { row.table, row.mapping, row.paused, row.rate, row.owed, row.refused, row.why })
+    assert.same({ false, nil }, { row.served, row.unserved })
+    assert.same({ "rows of migration_task that do not say what became of their jobs: 1; nobody has served it yet",
+      "rows of migration_task that the server refuses to change: 1: no room" }, known.troubles(row))
     assert.is_true(t:resume())
     assert.equal(2, assert(known.open(handle, "migration_task")):pay())
     row = assert(known.status(handle))[1]
@@ -248,6 +251,20 @@ describe("dead rows", function()
     for job in t:jobs() do assert(job:ack()) end
     refused("STATE", "row 2 of 'worker_queue' is not dead: it is done", t:retry(2))
     assert.equal(5, t:stats().done)
+  end)
+
+  it("run again at once, though those behind them have been looked at", function()
+    local t = open(1, 3, { max_attempts = 1 })
+    local jobs = assert(t:claim_many(2))
+    assert(jobs[1]:discard "no")
+    assert(jobs[2]:discard "no")
+    assert(assert(t:claim()):ack())
+    assert.is_nil(t:claim())
+    assert.is_true(handle:retry(jobs[1].id))
+    assert.equal(1, assert(t:claim()).row)
+    assert.is_nil(t:claim())
+    assert.is_true(t:retry(2))
+    assert.equal(2, assert(t:claim()).row)
   end)
 
   it("have the error of their last life", function()

@@ -184,16 +184,17 @@ WHERE EXISTS(SELECT 1 FROM nightshift_unique_key u FORCE INDEX (PRIMARY)
     WHERE o.source = p.source AND o.row_id = v.id)
 
 -- name: source_list
--- All sources, with what was decided about them and what their rows are owed, of the 100,000
--- oldest debts. Keys: name of queue; PRIMARY of owed, a range. No locks.
-SELECT s.id, s.tab AS `table`, s.mapping, s.rate, s.runner, s.seen,
+-- All sources, with what was decided about them, µs since a host last took in rows (NULL: one
+-- does, or none has), and how many of their rows are owed something, of the 100,000 oldest debts.
+-- Keys: name of queue; PRIMARY of owed, a range. No locks.
+SELECT s.id, s.tab AS `table`, s.mapping, s.rate, COALESCE(q.paused, 0) AS paused,
   IS_USED_LOCK(CONCAT('nightshift-source:', {here}, ':', s.id)) IS NOT NULL AS served,
-  COALESCE(q.paused, 0) AS paused, COALESCE(o.n, 0) AS owed, COALESCE(o.refused, 0) AS refused,
-  o.why
+  {now} - s.seen AS unserved, COALESCE(o.n, 0) AS owed, COALESCE(o.refused, 0) AS refused, o.why
 FROM nightshift_source s
 LEFT JOIN nightshift_queue q ON q.name = s.tab
-LEFT JOIN (SELECT d.source, COUNT(*) AS n, COUNT(d.why) AS refused, MIN(d.why) AS why
-  FROM (SELECT source, why FROM nightshift_owed ORDER BY seq LIMIT 100000) d
+LEFT JOIN (SELECT d.source, COUNT(DISTINCT d.row_id) AS n,
+    COUNT(DISTINCT IF(d.why IS NULL, NULL, d.row_id)) AS refused, MIN(d.why) AS why
+  FROM (SELECT source, row_id, why FROM nightshift_owed ORDER BY seq LIMIT 100000) d
   GROUP BY d.source) o ON o.source = s.id
 ORDER BY s.tab
 

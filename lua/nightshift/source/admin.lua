@@ -183,6 +183,7 @@ local function open_again(self, ids)
   local ok
   ok, message, code = steps.change(self, "again", marks, true)
   if not ok then return nil, message, code end
+  self.whole_at = 0 -- the next look is for them, too
   return #rows
 end
 

@@ -20,9 +20,9 @@ known.TUNE = { rate = rate }
 
 local function not_known(name) return nil, ("nobody has adopted a table '%s' yet"):format(name), "NOT_FOUND" end
 
---- The tables: `table`, `mapping`, `paused`, `rate`, `served` (does a host take in its rows?), `seen`
--- (since when not, about), `owed` (how many changes rows are owed), `refused` (how many of these the
--- server has refused), `why` (its words).
+--- The tables: `table`, `mapping`, `paused`, `rate`, `served` (does a host take in its rows?),
+-- `unserved` (seconds since one did), `owed` (how many rows do not say yet what became of their jobs),
+-- `refused` (how many of these the server has refused to change), `why` (its words).
 ---@param handle userdata core handle
 ---@return table[]|nil
 ---@return string? message
@@ -32,9 +32,25 @@ function known.list(handle)
   if not rows then return nil, message, code end
   for _, row in ipairs(rows) do
     row.mapping, row.paused, row.served = core.decode(row.mapping), row.paused ~= 0, row.served ~= 0
-    row.seen = row.seen and row.seen / 1000000
+    row.unserved = not row.served and row.unserved and row.unserved / 1000000 or nil
   end
   return rows
+end
+
+--- What keeps rows of a table from saying what became of their jobs, as people read it.
+---@param row table one of `list`
+---@return string[]
+function known.troubles(row)
+  local list, unpaid = {}, row.owed - row.refused
+  if unpaid > 0 and not row.served then
+    list[1] = ("rows of %s that do not say what became of their jobs: %d; %s"):format(row.table, unpaid, row.unserved
+      and ("nobody has served it for %s s"):format(decimal.fixed(row.unserved, 0)) or "nobody has served it yet")
+  end
+  if row.refused > 0 then
+    list[#list + 1] = ("rows of %s that the server refuses to change: %d: %s"):format(row.table, row.refused,
+      options.shown(row.why, 200))
+  end
+  return list
 end
 
 local function find(handle, name)

@@ -150,8 +150,14 @@ function move.prunable(self, given)
   return each_batch(self, given, given.limit or EVERY, function(ids) return #ids end)
 end
 
---- With rows gone their parents are free to go: so as often as rows go, where they have parents.
-local function prune(self, given)
+--- Deletes rows that have ended, or moves them; how many. With rows gone their parents are free to
+-- go: so as often as rows go, where they have parents.
+---@param self nightshift.source.Table
+---@param given table checked, as PRUNE
+---@return integer|nil
+---@return string? message
+---@return string? code
+function move.prune(self, given)
   local ok, message, code = check_prune(self, given)
   if not ok then return nil, message, code end
   admin_text.of(self)
@@ -304,7 +310,7 @@ function move.define(methods, live)
     live(self, "prune")
     local given, message, code = options.read("prune", opts, move.PRUNE)
     if not given then return nil, message, code end
-    return prune(self, given)
+    return move.prune(self, given)
   end
 
   --- Makes open rows plain jobs of another queue, and deletes them here. What is claimed, or changes

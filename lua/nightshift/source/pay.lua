@@ -79,6 +79,7 @@ local function write(self, sums)
   for name, items in pairs(lists) do
     local ok, message, code = steps.change(self, name, items, self.changes[name])
     if not ok then return nil, message, code end
+    if name == "open" or name == "retry" then self.whole_at = 0 end -- the next look is for these, too
   end
   return true
 end
