@@ -418,16 +418,25 @@ function methods:is_open()
   return self._handle:is_open()
 end
 
+--- Gives back rows of adopted tables that this handle has.
+local function leave(self)
+  if not self._handle:is_open() or self._handle:in_transaction() then return end
+  for adopted in pairs(self._sources) do source.leave(adopted) end
+end
+
 --- Gives unsettled claims back and ends the connection.
 function methods:close()
   options.own(self, meta, "db", "close")
-  if self._handle:is_open() and not self._handle:in_transaction() then
-    for adopted in pairs(self._sources) do source.leave(adopted) end
-  end
+  leave(self)
   self._handle:close()
 end
 
 meta.__close = methods.close
+
+--- No verb of the handle runs: whatever has it, has this, too.
+function meta.__gc(self)
+  if self._sources and next(self._sources) then pcall(leave, self) end
+end
 
 function meta.__tostring(self)
   return tostring(self._handle)
@@ -438,8 +447,9 @@ end
 ---@param max_children integer? that a run may spawn; nil: the default
 ---@return nightshift.Db
 function db.new(handle, max_children)
-  return setmetatable({ _handle = handle, _backend = queue.backend(handle, max_children),
-    _sources = setmetatable({}, { __mode = "k" }) }, meta)
+  local self = setmetatable({ _handle = handle, _backend = queue.backend(handle, max_children), _sources = {} }, meta)
+  self._backend.of = self -- jobs keep it
+  return self
 end
 
 return db

@@ -151,7 +151,8 @@ describe("rows", function()
     db:close()
     assert.same(rows(0), found())
     do
-      local other = assert(source.new(handle, map))
+      local own = assert(nightshift.open(url))
+      local other = assert(source.new(own, map))
       for _ = 1, 5 do assert(other:claim()) end
     end
     collectgarbage()

@@ -212,7 +212,7 @@ end
 local function drain_batch(self, ids, into)
   local n, message, code = steps.transaction(self, drain_rows, ids, into)
   if n then return n, 0 end
-  if not take.is_of_row(code) then return nil, message, code end
+  if not steps.is_of_row(message, code) then return nil, message, code end
   if #ids == 1 then return 0, 1 end
   local sum, refused = 0, 0
   for _, id in ipairs(ids) do

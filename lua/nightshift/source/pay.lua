@@ -142,7 +142,7 @@ local function each(self)
   for _, sum in ipairs(add_up(self, debts)) do
     local paid
     paid, message, code = steps.transaction(self, pay.row, sum.row)
-    if not paid and (code == "GONE" or code == "BUSY") then return nil, message, code end
+    if not paid and not steps.is_of_row(message, code) then return nil, message, code end
     if not paid then
       self.unpaid[sum.row] = core.clock() + REFUSED
       self.log("row.refused", sum.row, message)
@@ -160,7 +160,7 @@ end
 ---@return string? code
 function pay.some(self)
   local n, message, code = steps.transaction(self, some)
-  if not n and (code == "GONE" or code == "BUSY") then return nil, message, code end
+  if not n and not steps.is_of_row(message, code) then return nil, message, code end
   if not n then n, message, code = each(self) end
   if not n then return nil, message, code end
   self.paid_to = self.paid_next or 0

@@ -69,4 +69,15 @@ function steps.transaction(self, fn, ...)
   return result, message, code
 end
 
+-- Errors of a table that is not what it was when it was adopted.
+local ALTERED = { ["1054"] = true, ["1064"] = true, ["1146"] = true, ["1265"] = true }
+
+--- Is an error the fault of a row, and not of the server, its table, or another transaction?
+---@param message string
+---@param code string
+function steps.is_of_row(message, code)
+  if code == "GONE" or code == "BUSY" or code == "DENIED" or code == "SCHEMA" then return false end
+  return not ALTERED[message:match "%((%d+)%)$"]
+end
+
 return steps

@@ -76,6 +76,15 @@ local function take_ahead(self, limit)
   return #taken > 0
 end
 
+--- Nothing is there, unless holders have died. False: none has.
+local function from_the_dead(self)
+  if core.clock() < self.look_at then return false end
+  self.look_at = core.clock() + EVERY
+  local dead, message, code = self.handle:look(0)
+  if not dead then return nil, message, code end
+  return dead.jobs > 0
+end
+
 --- What is ready, and after that rows.
 local function claim_now(self, limit)
   local claimed, message, code = tend.turn(self)
@@ -84,20 +93,22 @@ local function claim_now(self, limit)
   local taken
   taken, message, code = pay.all(self)
   if taken then taken, message, code = take_ahead(self, limit) end
+  if taken == false then taken, message, code = from_the_dead(self) end
   if taken == nil then return nil, message, code end
   if not taken then return {} end
   claimed, message, code = self.handle:claim(self.name, limit, 0, 0)
   return claimed, message, code
 end
 
---- The jobs that can be worked on; the rows of those that have no verdict yet when the handle is
--- closed are given back.
+--- The jobs that can be worked on. The handle knows the tables of which it has rows: see
+-- source.leave.
 local function usable(self, claimed)
   for id, job in pairs(self.held) do
     if job._settled then self.held[id] = nil end
   end
   local jobs = claims.usable(claimed, self.backend)
   for _, job in ipairs(jobs) do self.held[job.id] = job.row and job or nil end
+  self.sources[self] = (next(self.held) or next(self.taken)) and true or nil
   return jobs
 end
 
@@ -109,12 +120,14 @@ local function claim(self, verb, limit, opts)
     return nil, "rows of an adopted table cannot be claimed inside a transaction, which nobody sees yet", "STATE"
   end
   local stop = core.clock() + (given.wait or 0) / 1000000
+  self.refusal = false
   while true do
     local claimed
     claimed, message, code = claim_now(self, limit)
     if not claimed then return nil, message, code end
     local left = stop - core.clock()
     if #claimed == 0 then
+      if left <= 0 and self.refusal then return nil, self.refusal, "SQL" end
       if left <= 0 then return {} end
       claimed, message, code = handle:claim(self.name, limit, math.min(left, EVERY) * 1000000 // 1 | 0, 0)
       if not claimed then return nil, message, code end
@@ -179,25 +192,26 @@ move.define(methods, live)
 
 function meta.__tostring(self) return "nightshift.source: " .. self.map.table end
 
+--- The id of this process.
+local function process()
+  local file <close> = io.open "/proc/self/stat"
+  return file and file:read "n"
+end
+
 --- Gives back what the handle has claimed and not settled, and what it has taken in and nobody has
 -- claimed: it is about to be closed.
 ---@param self nightshift.source.Table
 function source.leave(self)
+  if self.pid ~= process() then return end -- its parent's
   local entries, ids = {}, self.taken
   for id, job in pairs(self.held) do
     if not job._settled then
       entries[#entries + 1], ids[#ids + 1] = self.own.entry(job, { kind = "release" }), id
     end
   end
-  self.held, self.taken = {}, {}
+  self.held, self.taken, self.sources[self] = {}, {}, nil
   if #entries > 0 then self.handle:settle_all(entries) end
   if #ids > 0 and tend.give_back(self, ids) then pay.all(self) end
-end
-
---- Of a table that no program uses any more.
-function meta.__gc(self)
-  local handle = self.handle
-  if handle and handle:is_open() and not handle:in_transaction() then pcall(source.leave, self) end
 end
 
 -- -------------------------------------------------------------------- opening
@@ -233,11 +247,11 @@ function source.new(db, given, log)
   if map then row, message, code = register(handle, map) end
   if row then queue, message, code = handle:queue_id(map.table, true) end
   if not queue then return nil, message, code end
-  local self = setmetatable({ table = map.table, handle = handle, own = db._backend, map = map, id = row.id,
+  local self = setmetatable({ db = db, table = map.table, handle = handle, own = db._backend, map = map, id = row.id,
     name = map.table, queue = queue, texts = text.make(map, row.id, queue, machine()), log = log or function() end,
     key = map.parts.id.name, names = {}, refused = {}, unpaid = {}, floor = 1, served = core.null, whole_at = 0,
-    paid_to = 0, in_order = not map.parts.priority and not map.newest_first, held = {},
-    taken = {}, ahead = 1, took_at = -math.huge, turn_at = 0 }, meta)
+    paid_to = 0, in_order = not map.parts.priority and not map.newest_first, held = {}, taken = {}, ahead = 1,
+    took_at = -math.huge, turn_at = 0, look_at = 0, refusal = false, sources = db._sources, pid = process() }, meta)
   for _, field in ipairs(map.fields) do self.names[field.name] = core.encode(field.name) end
   -- What surely changes a row, so that its number can be checked.
   local shows = map.states.processing ~= nil or map.parts.claimed_by ~= nil
@@ -249,7 +263,6 @@ function source.new(db, given, log)
   ok, message, code = handle:serve(self.id, { hold = texts.hold, lost = texts.lost, lives = texts.lives,
     done = texts.done, dead = texts.dead, shows_dead = self.changes.dead })
   if not ok then return nil, message, code end
-  db._sources[self] = true
   return self
 end
 

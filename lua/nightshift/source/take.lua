@@ -153,17 +153,15 @@ local function take_in(self, ids, n)
   return jobs
 end
 
---- Is it the fault of a row, and not of the server or of another transaction?
-local function of_row(code) return code ~= "GONE" and code ~= "BUSY" and code ~= "DENIED" and code ~= "SCHEMA" end
-
 local function each(self, ids, wanted)
   local jobs = {}
   for _, id in ipairs(ids) do
     if #jobs == wanted then break end
     local taken, message, code = steps.transaction(self, take_in, { id }, 1)
-    if not taken and not of_row(code) then return nil, message, code end
+    if not taken and not steps.is_of_row(message, code) then return nil, message, code end
     if not taken then
       self.refused[id] = core.clock() + REFUSED
+      self.refusal = ("row %d of '%s' cannot be claimed: %s"):format(id, self.table, message)
       self.log("row.refused", id, message)
     end
     jobs[#jobs + 1] = taken and taken[1]
@@ -190,11 +188,11 @@ function take.rows(self, n)
     if taken then width = math.min(width * WIDER, MOST) end -- all of these are locked, or have a job
   end
   if taken then return taken end
-  if not of_row(code) then return nil, message, code end
+  if not steps.is_of_row(message, code) then return nil, message, code end
   return each(self, ids, n)
 end
 
 -- What rows that leave the table need as well: see admin.lua and move.lua.
-take.entry_of, take.free_of, take.set_attempts, take.is_of_row = entry_of, free_of, set_attempts, of_row
+take.entry_of, take.free_of, take.set_attempts = entry_of, free_of, set_attempts
 
 return take

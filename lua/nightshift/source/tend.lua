@@ -3,6 +3,7 @@
 -- long come back, and jobs that were never begun are given back when no host is to begin them.
 
 local core = require "nightshift.core"
+local pay = require "nightshift.source.pay"
 local steps = require "nightshift.source.steps"
 
 local tend = {}
@@ -109,7 +110,7 @@ function tend.turn(self)
   self.turn_at = now + TURN
   local turn, message, code = steps.ask(self, "source_turn", self.id, TURN * 1000000)
   if not turn and code == "BUSY" or turn and turn.affected == 0 then return true end
-  for _, step in ipairs { tend.lost, tend.renew, tend.overdue } do
+  for _, step in ipairs { tend.lost, pay.all, tend.renew, tend.overdue } do
     if turn then turn, message, code = step(self) end
   end
   if turn then return true end
