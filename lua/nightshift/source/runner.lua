@@ -54,9 +54,10 @@ end
 
 -- ---------------------------------------------------------------- what is served
 
---- The names that live hosts serve, as JSON; null: all may be.
-local function names_of(rows)
+--- The names that this host and other live ones serve, as JSON; null: all may be.
+local function names_of(rows, own)
   local names = core.array {}
+  rows[#rows + 1] = { lives = 1, handlers = own } -- may not be written yet
   for _, row in ipairs(rows) do
     for _, name in ipairs(row.lives == 1 and core.decode(row.handlers) or {}) do
       if name == core.null then return core.null end
@@ -85,7 +86,7 @@ local function read_names(self)
   if self.t.map.handler then return true end
   local rows, message, code = ask(self, "report_served")
   if not rows then return nil, message, code end
-  self.t.served = names_of(rows)
+  self.t.served = names_of(rows, self.host.serves())
   return true
 end
 
