@@ -325,6 +325,7 @@ describe("open rows", function()
         p:wait()
       end
     until count "migration_task" < ROWS / 2
+    assert(t:give_back()) -- what it has taken in ahead
     eventually(function()
       assert(t:drain { into = "post" })
       return count("migration_task", "status = 'open'") == 0
