@@ -274,16 +274,13 @@ end
 
 -- ----------------------------------------------------------------- the verbs
 
---- Adds the verbs to those of an adopted table.
+--- Adds the verbs to those of an adopted table; library/nightshift.lua has their types.
 ---@param methods table
 ---@param live fun(self: nightshift.source.Table, verb: string): userdata
 function admin.define(methods, live)
   --- Rows by state: ready, waiting (for their time or their parent), running, done, dead. A count
   -- that stopped at 100,000 is named in `approximate`. `next`: seconds until one that waits for its
   -- time may be claimed.
-  ---@return table|nil
-  ---@return string? message
-  ---@return string? code
   function methods:stats()
     live(self, "stats")
     return stats(self)
@@ -291,19 +288,12 @@ function admin.define(methods, live)
 
   --- The index that looks for rows lack to be fast, as a statement that adds it; false when none is
   -- missing.
-  ---@return string|false|nil
-  ---@return string? message
-  ---@return string? code
   function methods:advice()
     live(self, "advice")
     return advice(self)
   end
 
   --- Says how many rows a second are taken in, by all together; 0: no limit.
-  ---@param opts {rate: number?}
-  ---@return true|nil
-  ---@return string? message
-  ---@return string? code
   function methods:tune(opts)
     local handle = live(self, "tune")
     local given, message, code = options.read("tune", opts, known.TUNE)
@@ -314,10 +304,6 @@ function admin.define(methods, live)
   --- The rows that no claim takes any more, because they have failed as often as they may or were
   -- given up: each with its last error. `by = "error"`: kinds of errors instead, the most frequent
   -- first; they differ in more than numbers.
-  ---@param opts {limit: integer?, error: string?, by: "error"?}?
-  ---@return table[]|nil
-  ---@return string? message
-  ---@return string? code
   function methods:dead(opts)
     live(self, "dead")
     local given, message, code = options.read("dead", opts, admin.DEAD)
@@ -327,10 +313,6 @@ function admin.define(methods, live)
 
   --- Runs dead rows again, with all their attempts: one by its id, or how many of a list, of an
   -- error or a kind of them, or of all.
-  ---@param what integer|integer[]|{error: string}|"all"
-  ---@return true|integer|nil
-  ---@return string? message
-  ---@return string? code
   function methods:retry(what)
     live(self, "retry")
     local given, message, code = read_retry(what)

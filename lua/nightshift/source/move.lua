@@ -296,16 +296,12 @@ end
 
 -- ----------------------------------------------------------------- the verbs
 
---- Adds the verbs to those of an adopted table.
+--- Adds the verbs to those of an adopted table; library/nightshift.lua has their types.
 ---@param methods table
 ---@param live fun(self: nightshift.source.Table, verb: string): userdata
 function move.define(methods, live)
   --- Deletes rows that are done (`state = "dead"`: dead), those that ended longer ago than `older`,
   -- or moves them to the table `into`; at most `limit`.
-  ---@param opts {state: "done"|"dead"?, older: number|string?, into: string?, limit: integer?}?
-  ---@return integer|nil
-  ---@return string? message
-  ---@return string? code
   function methods:prune(opts)
     live(self, "prune")
     local given, message, code = options.read("prune", opts, move.PRUNE)
@@ -315,10 +311,6 @@ function move.define(methods, live)
 
   --- Makes open rows plain jobs of another queue, and deletes them here. What is claimed, or changes
   -- meanwhile, stays.
-  ---@param opts {into: string, limit: integer?, batch: integer?, rate: integer?}
-  ---@return {jobs: integer, left: integer, kept: table<string, integer>}|nil
-  ---@return string? message
-  ---@return string? code
   function methods:drain(opts)
     live(self, "drain")
     local given, message, code = options.read("drain", opts, move.DRAIN)
