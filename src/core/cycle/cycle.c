@@ -103,7 +103,7 @@ static ns_status cycle_run(ns_db *db, ns_tx *tx, ns_err *err) {
   ns_finish_late(db, claims && w->nverdicts >= MANY);
   if (st == NS_OK && claims && w->want.choose != NULL)
     st = ns_db_send_query(db, NS_SQL_QUEUE_LIST, NULL, err);
-  if (st == NS_OK && (!claims || w->nverdicts > 0))
+  if (st == NS_OK && !claims && w->nverdicts == 0)
     st = ns_db_begun(db, err);
   if (st == NS_OK)
     st = ns_settle_batch(db, w->verdicts, w->nverdicts, err);

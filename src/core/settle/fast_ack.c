@@ -233,6 +233,13 @@ static void find_stretches(ns_db *db, ns_outcome *outcomes, size_t n, acks *a) {
   }
 }
 
+static bool has_plain(const ns_outcome *outcomes, size_t n) {
+  for (size_t i = 0; i < n; i++)
+    if (outcomes[i].plain)
+      return true;
+  return false;
+}
+
 static void find_left(ns_outcome *outcomes, size_t n, acks *a) {
   a->n = 0;
   for (size_t i = 0; i < n; i++)
@@ -259,10 +266,12 @@ static ns_status notify_dependents(ns_db *db, const acks *gone, ns_err *err) {
   return st;
 }
 
-/* 'a' is room. */
+/* 'a' is room. Those that are no plain acks are looked at first: then the transaction has begun. */
 static ns_status settle_acks(ns_db *db, ns_outcome *outcomes, size_t n, acks *a, ns_err *err) {
   ns_status st;
   find_stretches(db, outcomes, n, a);
+  if (has_plain(outcomes, n) && (st = ns_db_begun(db, err)) != NS_OK)
+    return st;
   if ((st = settle_stretches(db, a, err)) != NS_OK)
     return st;
   find_left(outcomes, n, a);

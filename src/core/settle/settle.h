@@ -8,7 +8,8 @@
 #include "nightshift_host.h"
 
 /* Writes the verdicts and their children; each gets its status: OK, STALE, or
-** BUSY when another transaction holds its row. Errors: what makes the whole batch fail. */
+** BUSY when another transaction holds its row. What begins the transaction may still be on its
+** way: see ns_db_begun. Errors: what makes the whole batch fail. */
 ns_status ns_settle_batch(ns_db *db, ns_verdict *v, size_t n, ns_err *err);
 
 /* After the commit: claims are forgotten in memory. */
