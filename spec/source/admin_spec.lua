@@ -408,4 +408,23 @@ describe("statements with which people look at rows", function()
       if row.table == "j" then assert.equal("PRIMARY eq_ref", row.key .. " " .. row.type) end
     end
   end)
+
+  it("find what was decided, what rows are owed, and a job's row by their keys", function()
+    open(1, 1)
+    all "INSERT INTO nightshift_owed (source, row_id, job_id) SELECT seq % 3, seq, seq FROM seq_1_to_3000"
+    all "ANALYZE TABLE nightshift_owed"
+    local function key(statement, name, ...)
+      for _, row in ipairs(all("EXPLAIN " .. core.sql(statement), ...)) do
+        if row.table == name then return ("%s %s"):format(row.key, row.type) end
+      end
+    end
+    assert.equal("PRIMARY index", key("source_list", "nightshift_owed"))
+    assert.equal("PRIMARY range", key("source_tune", "nightshift_source", 5.0, 1))
+    assert.equal("tab const", key("source_find", "nightshift_source", "migration_task"))
+    all [[INSERT INTO nightshift_finished (id, queue_id, name, payload, priority, outcome, reason, run, attempts, polls,
+      crashes, lost, max_attempts, max_crashes, backoff, timeout, created, finished_at, on_fail, nonce)
+      SELECT seq, 1, 'x', '1', 1, 'dead', 'failed', 1, 1, 0, 0, 0, 1, 1, 1, 1, 1, seq, 'cancel', 1
+      FROM seq_1_to_100]]
+    assert.equal("PRIMARY const", key("admin_past_row", "f", 7))
+  end)
 end)
