@@ -1,6 +1,7 @@
 -- Verdicts of programs on jobs that stand for rows of adopted tables: what the row says of them is
 -- written in the transaction that settles the job, by as few statements as a batch of jobs needs.
 
+local db = require "spec.support.db"
 local nightshift = require "nightshift"
 local proc = require "spec.support.proc"
 local published = require "spec.support.published"
@@ -84,6 +85,20 @@ describe("a verdict", function()
     nothing_left()
   end)
 
+  it("waits for no session that has locked the table, to alter it say", function()
+    local t, name, done = open(1, 4)
+    local jobs = assert(t:claim_many(4))
+    local other <close> = assert(nightshift.open(url))
+    assert(other._handle:execute "LOCK TABLES migration_task WRITE")
+    assert.is_true((jobs[1]:ack()))
+    assert.same({ true, false }, { jobs[2]:fail("no", { retry_in = 3600 }) })
+    assert(ack_all { jobs[3], jobs[4] })
+    assert.equal(4, count("nightshift_owed", "why IS NULL"))
+    assert(other._handle:execute "UNLOCK TABLES")
+    assert.equal(4, t:pay())
+    assert.same({ 3, 1 }, { count(name, done), count(name, "status = 'processing' AND iteration = 1") })
+  end)
+
   it("is STALE when another program has the row, and ends the job; so is all of its transaction", function()
     local t, name, done = open(1, 3)
     local jobs = assert(t:claim_many(3))
@@ -142,13 +157,13 @@ describe("rows", function()
       return states
     end
     local map = make(1, 60)
-    local db = assert(nightshift.open(url))
-    local t = assert(source.new(db, map))
+    local its = assert(nightshift.open(url))
+    local t = assert(source.new(its, map))
     assert(t:claim())
     assert.same(rows(1), found())
     for _ = 1, 20 do assert(t:claim()) end
     assert.is_true(found().processing > 21)
-    db:close()
+    its:close()
     assert.same(rows(0), found())
     do
       local own = assert(nightshift.open(url))
@@ -254,4 +269,33 @@ describe("rows", function()
       nothing_left()
     end)
   end
+end)
+
+-- With innodb_rollback_on_timeout a row that is locked costs the whole transaction.
+describe("where a lock wait ends the transaction", function()
+  it("a verdict stands when another session has locked its row, and so do those beside it", function()
+    local server = db.server "innodb_rollback_on_timeout=ON\n"
+    local there = server:fresh()
+    local its <close> = assert(nightshift.open(there))
+    local other <close> = assert(nightshift.open(there))
+    assert(its:execute(published[1][2]))
+    assert(its:execute("INSERT INTO migration_task " .. published[1][3] .. " FROM seq_1_to_3"))
+    local map = load("return " .. published[1][4])()
+    map.strategy = nil
+    local t = assert(source.new(its, map))
+    local jobs = assert(t:claim_many(3))
+    assert(other._handle:begin())
+    assert(other._handle:execute "SELECT 1 FROM migration_task WHERE id < 3 FOR UPDATE")
+    assert(jobs[1]:ack())
+    assert(its:transaction(function(tx)
+      tx:ack(jobs[2])
+      tx:ack(jobs[3])
+      return true
+    end))
+    local function statuses() return #assert(its:execute "SELECT 1 FROM migration_task WHERE status = 'complete'") end
+    assert.equal(1, statuses())
+    other._handle:rollback()
+    assert.equal(2, t:pay())
+    assert.equal(3, statuses())
+  end)
 end)

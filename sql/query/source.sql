@@ -135,7 +135,7 @@ SELECT id, mapping, rate FROM nightshift_source WHERE tab = ?
 -- name: source_hold
 -- Template. Params: [[row,job],…]. Key: PRIMARY, one row at a time; locks those that are the
 -- jobs' still, does not wait for locks.
-{source_utc}SELECT STRAIGHT_JOIN l.id, l.job
+{source_now}SELECT STRAIGHT_JOIN l.id, l.job
 FROM JSON_TABLE(?, {source_rows}) l
 JOIN {table} t FORCE INDEX (PRIMARY) ON {id} = l.id WHERE {where}
 FOR UPDATE SKIP LOCKED
@@ -223,7 +223,7 @@ ORDER BY {order} LIMIT ?
 -- name: source_lost
 -- Template. Params: [[row,job],…]. Key: PRIMARY, one row at a time. No locks. Jobs that have lost
 -- their row: it is gone, or says so.
-{source_utc}SELECT STRAIGHT_JOIN l.id, l.job
+{source_now}SELECT STRAIGHT_JOIN l.id, l.job
 FROM JSON_TABLE(?, {source_rows}) l
 LEFT JOIN {table} t FORCE INDEX (PRIMARY) ON {id} = l.id WHERE NOT COALESCE({where}, FALSE)
 
@@ -354,7 +354,7 @@ SELECT CAST(SUBSTRING_INDEX(VERSION(), '.', 1) * 100
 -- name: source_write
 -- Template. Params: [[row,job,failures,due],…]. Key: PRIMARY, one row at a time, locked by
 -- source_lock or source_hold; 1205 at once when another session has locked one.
-SET STATEMENT time_zone='+00:00', innodb_lock_wait_timeout=0 FOR
+SET STATEMENT time_zone='+00:00', innodb_lock_wait_timeout=0, lock_wait_timeout=0 FOR
 UPDATE JSON_TABLE(?, {source_rows}) l
 STRAIGHT_JOIN {table} t FORCE INDEX (PRIMARY) ON {id} = l.id SET {set} WHERE {where}
 

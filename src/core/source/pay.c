@@ -131,7 +131,13 @@ static ns_status run_text(ns_db *db, ns_bytes text, ns_buf *list, ns_stmt **s, n
   return st;
 }
 
-/* Asks of the rows of a table of which nothing is known; those that are given stand so. */
+/* Has another session locked a row, or the whole table? The transaction is as before. */
+static bool is_locked(const ns_db *db, const ns_err *err) {
+  return err->sqlerr == NS_LOCK_WAIT && !db->never_fast;
+}
+
+/* Asks of the rows of a table of which nothing is known; those that are given stand so. Of a table
+** that is locked nothing is learnt. */
 static ns_status ask_rows(ns_db *db, int64_t source, ns_bytes text, ns_standing standing,
                           ns_err *err) {
   ns_buf list = NS_BUF_INIT;
@@ -151,7 +157,10 @@ static ns_status ask_rows(ns_db *db, int64_t source, ns_bytes text, ns_standing 
     if (r != NULL)
       r->standing = standing;
   }
-  return st;
+  if (st != NS_EBUSY || !is_locked(db, err))
+    return st;
+  ns_err_clear(err);
+  return NS_OK;
 }
 
 ns_status ns_source_hold(ns_db *db, bool acks, ns_err *err) {
@@ -191,9 +200,9 @@ static int change_of(const ns_source_debt *d) {
 /* Of these the statement has changed nothing, and the transaction is as before. All else says
 ** nothing of the row, or has ended the transaction. */
 static bool is_refusal(const ns_db *db, ns_status st, const ns_err *err) {
-  if (st == NS_OK || err->sqlerr == 0)
+  if (st == NS_OK)
     return false;
-  return err->sqlerr == NS_LOCK_WAIT ? !db->never_fast : st != NS_EBUSY && st != NS_EGONE;
+  return is_locked(db, err) || (err->sqlerr != 0 && st != NS_EBUSY && st != NS_EGONE);
 }
 
 static ns_status change_rows(ns_db *db, const change *c, ns_source_debt *const *debts, size_t n,
