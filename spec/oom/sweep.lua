@@ -774,6 +774,29 @@ local calls = {
     run = function(h, verdict) return h:touch(verdict.id, verdict.run, 0.5, "half") end,
   },
   settle = settles { kind = "ack", result = { 1, 2, { x = "\u{e9}" } } },
+  ["settle of a row"] = {
+    arrange = function(h)
+      assert(watch:execute "CREATE OR REPLACE TABLE adopted (id BIGINT PRIMARY KEY, st TEXT NULL)")
+      assert(watch:execute "INSERT INTO adopted VALUES (7, NULL)")
+      assert(watch:execute "DELETE FROM nightshift_owed")
+      local list = "JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$[0]', job BIGINT PATH '$[1]')) l"
+      assert(h:serve(1, {
+        hold = "SELECT l.id, l.job FROM " .. list .. " JOIN adopted t ON t.id = l.id FOR UPDATE SKIP LOCKED",
+        lost = "SELECT l.id, l.job FROM " .. list .. " WHERE FALSE", shows_dead = true,
+        dead = "UPDATE " .. list .. " STRAIGHT_JOIN adopted t ON t.id = l.id SET t.st = 'dead'",
+      }))
+      push(h, { unique = "row:1:7", priority = 200 })
+      local job = assert(h:claim("q", 1))[1]
+      return { id = job.id, run = job.run, lease = job.lease, kind = "discard", error = "no" }
+    end,
+    run = settle,
+    check = function(verdict, outcome)
+      local written = ask "SELECT COUNT(*) AS n FROM adopted WHERE st = 'dead'"
+      assert.equal(1 - written, ask("SELECT COUNT(*) AS n FROM nightshift_job WHERE id = ?", verdict.id))
+      assert.equal(0, ask "SELECT COUNT(*) AS n FROM nightshift_owed")
+      if outcome ~= "raised" then assert.equal(outcome == "done" and 1 or 0, written) end
+    end,
+  },
   settle_all = settles({ kind = "ack", result = "yes" }, function(h, verdict) return h:settle_all { verdict } end),
   ["settle, with a child"] = settles { kind = "ack", children = true },
   ["settle, fail"] = settles { kind = "fail", error = "no", log = "line", delay = 1e9 },
