@@ -126,9 +126,7 @@ ns_status ns_claim_lease_delete(ns_db *db, const ns_lease *b, ns_err *err) {
   const int64_t lease = b->id; /* a reconnect may find that we are dead, and free it */
   const bool expires = b->span > 0;
   ns_column id = {NS_INT, &lease, NULL, NULL};
-  ns_status st = db->in_tx && !expires
-                     ? ns_db_send(db, NS_SQL_SETTLE_LEASE, &id, err) /* before the COMMIT */
-                     : ns_db_bulk_changing(db, NS_SQL_SETTLE_LEASE, &id, 1, 0, err);
+  ns_status st = ns_db_bulk_changing(db, NS_SQL_SETTLE_LEASE, &id, 1, 0, err);
   return st == NS_OK && expires ? ns_db_bulk_changing(db, NS_SQL_SETTLE_EXPIRY, &id, 1, 0, err)
                                 : st;
 }

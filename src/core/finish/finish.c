@@ -129,13 +129,12 @@ ns_status ns_finish_keys(ns_db *db, const ns_end *ends, size_t n, bool *held,
   return st;
 }
 
-/* The next statement waits for it. */
 static ns_status free_key(ns_db *db, const ns_end *e, ns_err *err) {
-  return ns_db_send(db, NS_SQL_SETTLE_UNIQUE,
-                    (ns_column[]){{NS_INT, &e->queue_id, NULL, NULL},
-                                  {NS_TEXT, NULL, &e->unique, NULL},
-                                  {NS_INT, &e->id, NULL, NULL}},
-                    err);
+  return ns_db_bulk_changing(db, NS_SQL_SETTLE_UNIQUE,
+                             (ns_column[]){{NS_INT, &e->queue_id, NULL, NULL},
+                                           {NS_TEXT, NULL, &e->unique, NULL},
+                                           {NS_INT, &e->id, NULL, NULL}},
+                             1, 0, err);
 }
 
 /* A job's row may name a key that it has not any more, so fewer may go. */
