@@ -61,7 +61,7 @@ end
 local CLAIM = { wait = options.duration }
 local EVERY = 1 -- seconds between looks
 
-local AHEAD, MOST = 20, 1000 -- rows that are taken in together: per row that is claimed, and in all
+local AHEAD, MOST = 50, 1000 -- rows that are taken in together: per row that is claimed, and in all
 local SOON = 1               -- seconds in which they are to be used up
 
 --- Takes rows in, more than are claimed where they are used up soon; the rest waits for the next

@@ -129,9 +129,11 @@ static ns_bytes key_of(const ns_outcome *f) {
   return (ns_bytes){f->key, f->keylen};
 }
 
-/* A job that ends, or that its children's failure may end, has a key. */
-static bool frees_key(const ns_outcome *f) {
-  return f->locked && (f->ends || f->parks) && f->key != NULL;
+/* A job that ends, or that its children's failure may end, has a key. Nobody pushes another of a
+** row that a program has in work, so its key is not locked first. */
+static bool frees_key(const ns_db *db, const ns_outcome *f) {
+  return f->locked && (f->ends || f->parks) && f->key != NULL &&
+         !ns_source_is_served(db, key_of(f));
 }
 
 /* The unique keys of jobs that end: one that another transaction holds puts its job off. */
@@ -140,7 +142,7 @@ static ns_status lock_keys(ns_db *db, ns_outcome *outcomes, size_t n, ns_err *er
   bool *held = calloc(n, sizeof *held);
   ns_status st = ends == NULL || held == NULL ? ns_no_memory(err) : NS_OK;
   for (size_t i = 0; st == NS_OK && i < n; i++)
-    if (frees_key(&outcomes[i]))
+    if (frees_key(db, &outcomes[i]))
       ends[i] = (ns_end){.id = outcomes[i].v->id,
                          .queue_id = outcomes[i].queue_id,
                          .unique = key_of(&outcomes[i])};

@@ -64,6 +64,12 @@ static ns_source_table *find_table(const ns_db *db, int64_t id) {
   return NULL;
 }
 
+bool ns_source_is_served(const ns_db *db, ns_bytes key) {
+  ns_origin row;
+  return db->source.ntables > 0 && ns_source_origin(key, &row) &&
+         find_table(db, row.source) != NULL;
+}
+
 ns_status ns_source_serve(ns_db *db, int64_t source, const ns_source_texts *texts, ns_err *err) {
   ns_source_state *s = &db->source;
   ns_source_table *t = find_table(db, source);
@@ -102,7 +108,7 @@ static ns_source_row *find_row(const ns_db *db, int64_t job) {
 ns_status ns_source_add(ns_db *db, ns_bytes key, int64_t job, ns_err *err) {
   ns_source_state *s = &db->source;
   ns_origin row;
-  if (s->ntables == 0 || !ns_source_origin(key, &row) || find_table(db, row.source) == NULL)
+  if (!ns_source_is_served(db, key) || !ns_source_origin(key, &row))
     return NS_OK;
   ns_assert(s->nrows == 0 || s->rows[s->nrows - 1].job < job);
   if (!ns_grow(&s->rows, &s->caprows, s->nrows + 1, sizeof *s->rows))

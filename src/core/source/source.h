@@ -86,6 +86,9 @@ typedef struct ns_source_state {
   bool careful; /* a change that was only tried has told nothing: the next is held first */
 } ns_source_state;
 
+/* Does a key name a row of a table that is served? */
+bool ns_source_is_served(const ns_db *db, ns_bytes key);
+
 /* Adds the row of a job that is being settled, if the key names one of a table that is served.
 ** In the order of the jobs. Errors: NOMEM. */
 ns_status ns_source_add(ns_db *db, ns_bytes key, int64_t job, ns_err *err);
