@@ -458,11 +458,10 @@ function Db:flow_many(roots) end
 ---@class nightshift.Mapping names of columns; those that are absent are not used
 ---@field table string of this database
 ---@field id string? its primary key, a whole number; "id"
----@field name string? the handler that runs its rows; the table's
----@field strategy "update_limit"|"skip_locked"|"transaction"|"named_lock"|nil with `claimed_by` "skip_locked", else
----"transaction"
+---@field name string|{column: string}|nil the handler that runs its rows; the table's name
+---@field payload {column: string}? the payload of a row's job; the whole row
 ---@field status nightshift.AdoptStatus
----@field claimed_by string? text of 20 characters or more: who has the row; needed but for "transaction"
+---@field claimed_by string? text of 20 characters or more: `ns:JOB` while a job has the row
 ---@field claimed_at string? times are DATETIME, TIMESTAMP, or whole seconds since 1970
 ---@field completed_at string?
 ---@field started string?
@@ -476,11 +475,18 @@ function Db:flow_many(roots) end
 ---lost with each unfinished return
 ---@field parent string|{column: string, done: any}|nil id of a row that has to be done before
 ---@field order "id"|"-id"|nil
----@field overdue nightshift.Duration? after `claimed_at` a claim ends
+---@field overdue nightshift.Duration? rows that other programs have had for longer are open again
+---@field every nightshift.Duration? between looks at a table without open rows; 0.05 s to 60 s; 1 s
+---@field alone boolean? no other program works on the table: needed where nothing shows that a row is taken
+---@field max_polls integer? of all its jobs, as in a push; so the next four
+---@field max_crashes integer?
+---@field deadline nightshift.Duration?
+---@field timeout nightshift.Duration?
+---@field backoff nightshift.Duration?
 ---@field time_zone string? of DATETIME columns: "+02:00", "Europe/Vienna"; the server's
----@field allow_alter boolean? adds two triggers to the table that ring: who waits for a row has it within milliseconds
 
---- Takes an existing table as a queue. Nothing is added to it but what `allow_alter` allows.
+--- Takes an existing table as a source of jobs: its rows are taken in as jobs of a queue with the
+--- table's name. Nothing is added to the table.
 ---@param mapping nightshift.Mapping
 ---@return nightshift.Adopted? t
 ---@return string? message names what does not fit the table
@@ -538,11 +544,10 @@ function Db:close() end
 
 ---@class nightshift.Adopted an existing table as a queue
 ---@field table string
----@field strategy string
 local Adopted = {}
 
 --- Claims one row; nil alone when none came within `wait`. The job's payload is the
---- row, without what is NULL; its verbs are as everywhere, but a row has no children.
+--- row, without what is NULL; `job.row` is the row's id. Its verdict and the row are one commit.
 ---@param opts {wait: nightshift.Duration?}?
 ---@return nightshift.Job? job
 ---@return string? message
@@ -562,23 +567,37 @@ function Adopted:claim_many(n, opts) end
 ---@return fun(): nightshift.Job?
 function Adopted:jobs(opts) end
 
---- Gives back rows of dead holders and rows with an overdue claim, now. Claims do it by themselves.
+--- Writes what rows are owed, cancels jobs with rows that other programs have, and opens rows that
+--- are overdue. Claims and hosts do it by themselves.
 ---@return integer? freed
 ---@return string? message
 ---@return nightshift.Code? code
 function Adopted:rescue() end
 
---- The index that claims lack to be fast, as a statement; false: none.
+--- The index that looks for rows lack to be fast, as a statement; false: none.
 ---@return string|false|nil sql
 ---@return string? message
 ---@return nightshift.Code? code
 function Adopted:advice() end
 
---- Drops the triggers that `allow_alter` has added to the table.
----@return true? ok
+--- Takes up to n rows in, for any worker of the queue: what a host's runner does by itself.
+---@param n integer
+---@return integer? taken
 ---@return string? message
----@return nightshift.Code? code `DENIED`, `BUSY`, `STATE`
-function Adopted:drop_triggers() end
+---@return nightshift.Code? code
+function Adopted:take(n) end
+
+--- Opens rows that were taken in and that no worker has begun.
+---@return integer? rows
+---@return string? message
+---@return nightshift.Code? code
+function Adopted:give_back() end
+
+--- Writes what rows do not say yet of their jobs, as far as they are not locked.
+---@return integer? rows
+---@return string? message
+---@return nightshift.Code? code
+function Adopted:pay() end
 
 ---@class nightshift.AdoptedStats rows by state
 ---@field name string the table
@@ -599,7 +618,7 @@ function Adopted:stats() end
 --- Stops claims from this table, everywhere, within a second; what runs goes on.
 ---@return true?
 ---@return string? message
----@return nightshift.Code? code `NOT_FOUND`: adopted in a transaction, and not claimed from yet
+---@return nightshift.Code? code
 function Adopted:pause() end
 
 --- Lets claims go on.
@@ -608,9 +627,8 @@ function Adopted:pause() end
 ---@return nightshift.Code? code
 function Adopted:resume() end
 
---- Changes how fast the table is worked on, everywhere, while it is; 0: no limit.
----@param opts {rate: number?, block: integer?, workers: integer?} rate: rows a second, of all together; block: rows
----of a claim; workers: rows that one host or program has at a time
+--- Changes how many rows a second are taken in, by all together; 0: no limit.
+---@param opts {rate: number?}
 ---@return true?
 ---@return string? message
 ---@return nightshift.Code? code
@@ -619,11 +637,12 @@ function Adopted:tune(opts) end
 ---@class nightshift.DeadRow
 ---@field id integer
 ---@field attempts integer? failures
----@field failed_at number? seconds since 1970, by the server's clock; with `holder` and `error` absent when it has
----failed without us
+---@field job integer? its last job, with `failed_at`, `holder` and `error`: absent when it has failed without us, or
+---the history does not go back as far
+---@field failed_at number? seconds since 1970, by the server's clock
 ---@field holder integer? the holder that had claimed it
 ---@field error string? its beginning
----@field payload table the row, without what is NULL
+---@field payload any the row, without what is NULL; or the column that the mapping names
 
 ---@class nightshift.DeadKind
 ---@field error string the first line, with "#" for numbers; "" when none is known
@@ -652,9 +671,9 @@ function Adopted:retry(what) end
 
 --- Deletes rows that are done (`state = "dead"`: dead), or moves them to another table, which
 --- has to be there, InnoDB, with all their columns; in batches, each a transaction. A row that
---- another one has for its parent stays. Not inside a transaction.
+--- another one has for its parent, that has a job, or is owed something, stays. Not inside a transaction.
 ---@param opts {state: "done"|"dead"|nil, older: nightshift.Duration?, into: string?, limit: integer?}? older: those
----that ended longer ago; a done row says so in `completed_at` or `updated`, a dead one by its last error
+---that ended longer ago; a done row says so in `completed_at` or `updated`, a dead one in `updated` or by its last job
 ---@return integer? pruned
 ---@return string? message
 ---@return nightshift.Code? code `INVALID`, `NOT_FOUND` no such target, `DUPLICATE` it has one of the rows
@@ -668,14 +687,12 @@ function Adopted:prune(opts) end
 
 ---@class nightshift.Drained
 ---@field jobs integer rows that became jobs
----@field history integer rows that were done, or had failed
----@field cleaned integer more, that an earlier drain had left half way
 ---@field left integer rows that stay
----@field kept {running: integer?, unknown: integer?, unfit: integer?, changed: integer?, busy: integer?} why: claimed;
----in no state of the mapping; too big for a payload, or not text; changed or locked meanwhile; another drain's
+---@field kept {running: integer?, refused: integer?, busy: integer?} why: claimed; no job can have them, or the server
+---refuses to delete them; changed or locked meanwhile
 
---- Moves the table's rows into a queue, and what is done or has failed into the history;
---- they are deleted here. Whatever ends it, no row is lost and none is there twice.
+--- Makes open rows jobs of a queue and deletes them here, a batch in one transaction. Ended rows
+--- stay: see `prune`.
 ---@param opts nightshift.DrainOptions
 ---@return nightshift.Drained? drained
 ---@return string? message

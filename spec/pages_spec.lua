@@ -294,12 +294,15 @@ describe("the pages", function()
     for row in page:match("## Log events(.*)"):gmatch "\n| (`[^|]*) |" do
       for event in row:gmatch "`([%a_.]+)`" do told[event] = true end
     end
-    local sources = "src/host/*.c src/host/*/*.c src/base/*.c src/base/*/*.c lua/nightshift/*.lua"
+    local sources = "src/host/*.c src/host/*/*.c src/base/*.c src/base/*/*.c lua/nightshift/*.lua "
+      .. "lua/nightshift/source/*.lua"
     for _, path in ipairs(listed("ls " .. sources .. " 2>/dev/null")) do
       local text = read(path)
       for call in text:gmatch "ns_log%([^;]*;" do
         for event in call:gsub("ns_f%l%([^()]*%)", ""):gmatch '"(%l+%.?[%l_]*)"' do written[event] = true end
       end
+      for event in text:gmatch 'log%("%l+", "([%l_.]+)"' do written[event] = true end
+      for event in text:gmatch 'self%.log%("([%l_.]+)"' do written[event] = true end
       for event in text:gmatch '{"(job%.[%l_]+)", NS_LOG' do written[event] = true end
       for event in text:gmatch 'core%.warn%("([%l_.]+)"' do written[event] = true end
       for event in text:gmatch '"(log%.dropped)"' do written[event] = true end

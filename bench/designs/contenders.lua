@@ -18,7 +18,6 @@ local contenders = {}
 ---@field what string
 ---@field way string as bench/designs/strategies.c wants it; "host": under a host
 ---@field table string?
----@field strategy string?
 ---@field batch integer?
 ---@field advised boolean? with the index that adopt advises
 ---@field beside string? the contender that its figures are divided by
@@ -36,30 +35,20 @@ contenders.groups = {
 
 contenders.list = {
   { name = "migration", group = "migration_task", what = "published", way = "bare", batch = 10 },
-  { name = "update_limit", group = "migration_task", what = "adopted", way = "adopt", strategy = "update_limit",
-    batch = 10, beside = "migration" },
-  { name = "update_host", group = "migration_task", what = "adopted, one host", way = "host",
-    strategy = "update_limit", beside = "migration" },
+  { name = "migration_host", group = "migration_task", what = "adopted, one host", way = "host", beside = "migration" },
   { name = "for_update", group = "job_queue", what = "published", way = "bare" },
-  { name = "transaction", group = "job_queue", what = "adopted", way = "adopt", strategy = "transaction",
-    beside = "for_update" },
+  { name = "for_update_host", group = "job_queue", what = "adopted, one host", way = "host", beside = "for_update" },
   { name = "skip_inside", group = "queue_table", what = "published", way = "bare" },
   { name = "skip_outside", same = true, group = "queue_table", what = "state written after the lock",
     way = "outside", beside = "skip_inside" },
   { name = "skip_indexed", same = true, group = "queue_table", what = "published, advised index", way = "bare",
     advised = true, beside = "skip_inside" },
-  { name = "skip_locked", group = "queue_table", what = "adopted", way = "adopt", strategy = "skip_locked",
-    beside = "skip_inside" },
-  { name = "skip_advised", group = "queue_table", what = "adopted, advised index", way = "adopt",
-    strategy = "skip_locked", advised = true, beside = "skip_indexed" },
   { name = "skip_host", group = "queue_table", what = "adopted, advised index, one host", way = "host",
-    strategy = "skip_locked", advised = true, beside = "skip_indexed" },
+    advised = true, beside = "skip_indexed" },
   { name = "worker_queue", group = "worker_queue", what = "published", way = "bare" },
-  { name = "worker_adopted", group = "worker_queue", what = "adopted", way = "adopt", strategy = "transaction",
-    beside = "worker_queue" },
+  { name = "worker_host", group = "worker_queue", what = "adopted, one host", way = "host", beside = "worker_queue" },
   { name = "checkout", group = "checkout", what = "published", way = "bare" },
-  { name = "named_lock", group = "checkout", what = "adopted", way = "adopt", strategy = "named_lock",
-    beside = "checkout" },
+  { name = "checkout_host", group = "checkout", what = "adopted, one host", way = "host", beside = "checkout" },
   { name = "own", group = "own", what = "a handle each, one by one", way = "own" },
   { name = "own_batch", same = true, group = "own", what = "a handle each, blocks of 10", way = "own", batch = 10 },
   { name = "host", group = "own", what = "one host", way = "host" },
@@ -87,7 +76,7 @@ end
 -- ----------------------------------------------------------------- the tables
 
 local function advised_index(s, name)
-  local t = assert(s.db:adopt(designs.map(name, { strategy = "skip_locked" })))
+  local t = assert(s.db:adopt(designs.map(name, { alone = name == "worker_queue" or nil })))
   local sql = assert(t:advice() or nil, "bench: no index is advised for " .. name)
   assert(s.db:execute((sql:gsub(";%s*$", ""))))
 end
@@ -133,8 +122,8 @@ local function command(s, verb, c, options)
   local words = {}
   for name, value in pairs(options) do words[#words + 1] = ("%s=%d"):format(name, value) end
   table.sort(words)
-  return processes.tied(("%s/bench/strategies '%s' nightshift '%s' %s %s %s %s %s"):format(s.build, s.socket,
-    s:url "nightshift", verb, c.way, c.group, c.strategy or "-", table.concat(words, " ")))
+  return processes.tied(("%s/bench/strategies '%s' nightshift '%s' %s %s %s %s"):format(s.build, s.socket,
+    s:url "nightshift", verb, c.way, c.group, table.concat(words, " ")))
 end
 
 local function status(s, name)
@@ -168,8 +157,8 @@ end
 local function host_files(c, asked)
   local files = { log = os.tmpname(), jobs = os.tmpname(), mapping = os.tmpname() }
   write(files.jobs, ("return require 'bench.designs.naps'(%q, %.6f)"):format(files.log, asked.job_ms / 1000))
-  write(files.mapping, ("return require 'spec.support.designs'.map(%q, { strategy = %q })"):format(c.group,
-    c.strategy or ""))
+  write(files.mapping, ("return require 'spec.support.designs'.map(%q, { alone = %q })"):format(c.group,
+    c.group == "worker_queue"))
   return files
 end
 
@@ -295,7 +284,7 @@ function contenders.at_many(s, list, asked, tell)
       advised_index(s, GROUP)
     end
     for _, c in ipairs(list) do
-      if c.group == GROUP and (c.advised or false) == advised and (c.way == "bare" or c.way == "adopt") then
+      if c.group == GROUP and (c.advised or false) == advised and c.way == "bare" then
         found[c.name] = {}
         tell(c.name)
         for _, workers in ipairs(asked.many_workers) do

@@ -21,7 +21,7 @@
 typedef struct crew_ask {
   const char *socket, *database; /* for bare SQL */
   const char *url;               /* for Nightshift */
-  const char *way, *table, *strategy;
+  const char *way, *table;
   size_t workers, batch;
   double seconds; /* how long they work */
   double job;     /* seconds that a job takes */

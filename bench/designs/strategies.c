@@ -1,11 +1,10 @@
 /*
 ** Takes rows of one table by one design with many workers, and counts.
 **
-**   strategies SOCKET DATABASE URL work|death WAY TABLE STRATEGY [OPTION=NUMBER…]
+**   strategies SOCKET DATABASE URL work|death WAY TABLE [OPTION=NUMBER…]
 ** WAY is one of
 **   bare        the published SQL of the table's design
 **   outside     … of queue_table, with the state written after the lock is gone
-**   adopt       the table adopted, by STRATEGY
 **   own         Nightshift's own tables, queue "bench"
 ** work: 'workers' take rows for 'ms' and hold each for 'job_us'; the table has more
 ** rows than that. death: one takes rows and is killed; how long until another has
@@ -373,8 +372,8 @@ static void read_option(const char *text) {
 }
 
 int main(int argc, char **argv) {
-  if (argc < 8)
-    crew_die("usage", "SOCKET DATABASE URL work|death WAY TABLE STRATEGY"
+  if (argc < 7)
+    crew_die("usage", "SOCKET DATABASE URL work|death WAY TABLE"
                       " [OPTION=NUMBER...]");
   asked.socket = argv[1];
   asked.database = argv[2];
@@ -382,8 +381,7 @@ int main(int argc, char **argv) {
   until_death = strcmp(argv[4], "death") == 0;
   asked.way = argv[5];
   asked.table = argv[6];
-  asked.strategy = argv[7];
-  for (int i = 8; i < argc; i++)
+  for (int i = 7; i < argc; i++)
     read_option(argv[i]);
   way = crew_bare(&asked);
   if (way == NULL)

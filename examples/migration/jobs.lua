@@ -13,7 +13,7 @@ http.TIMEOUT = 20
 local BUSY = { [429] = true, [503] = true }
 
 local function migrate(job)
-  local path = ("%s/%d"):format(IMAGES, job.id)
+  local path = ("%s/%d"):format(IMAGES, job.row)
   local part = ("%s.part%d"):format(path, job.attempt)
   local file = assert(io.open(part, "wb"))
   local ok, status, headers = http.request { url = job.payload.imageUrl, sink = ltn12.sink.file(file) }

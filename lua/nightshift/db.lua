@@ -4,7 +4,6 @@
 -- wraps the core's handle, which owns everything that must be freed; closing
 -- twice is allowed, using a closed handle raises.
 
-local adopt = require "nightshift.adopt"
 local core = require "nightshift.core"
 local flow = require "nightshift.flow"
 local lock = require "nightshift.lock"
@@ -261,7 +260,7 @@ function methods:slots()
   return report.slots(live(self, "slots"))
 end
 
---- Takes an existing table as a queue: see adopt.lua.
+--- Takes an existing table as a source of jobs: see source/table.lua.
 ---@param mapping table which of its columns is used for what
 ---@return nightshift.Adopted|nil
 ---@return string? message
@@ -269,7 +268,7 @@ end
 function methods:adopt(mapping, extra)
   live(self, "adopt")
   options.no_more("adopt", "a mapping", extra)
-  local adopted, message, code = adopt.new(self, mapping)
+  local adopted, message, code = source.new(self, mapping)
   return adopted, message, code
 end
 

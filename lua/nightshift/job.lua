@@ -178,8 +178,6 @@ function job.ack_on(self, backend, result)
   if its ~= backend and (not its.db or its.db()._backend ~= backend) then
     raise("tx:ack: job %d was not claimed on this handle", self.id)
   end
-  local why = its.stays_out and its.stays_out(self)
-  if why then return nil, why, "INVALID" end
   if self._settled then return stale(self) end
   if self._unspawned then return nil, self._unspawned, self._unspawned_code end
   self._settled = "ack"
@@ -252,8 +250,7 @@ function methods:again(delay, state)
   if pace and pace:not_yet(self) then return true end
   local pause = given.retry_after or given.delay
   if pace then pause = pace:pause(self, given.delay, given.retry_after) end
-  return settle(self, { kind = "again", delay = pause, state = given.state, go_on = pace and pace.go_on,
-    asked = given.retry_after ~= nil or nil })
+  return settle(self, { kind = "again", delay = pause, state = given.state, go_on = pace and pace.go_on })
 end
 
 local WAIT = {

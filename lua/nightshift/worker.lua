@@ -32,11 +32,6 @@ local function gone()
   return nil, STALE, "STALE"
 end
 
-local ALL = 2 -- go_on of a verdict: no claimant gets another row before its delay is over
-
---- Is it a row of an adopted table, and no job of our own?
-local function is_row(fields) return fields.lease ~= nil and fields.lease < 0 end
-
 --- Traceback of a handler, without the lines of what called it.
 local function traceback(err)
   local text = job_traceback(err, 2)
@@ -66,7 +61,7 @@ local function make_backend(api, connection, max_children)
   --- Locks and semaphores belong to the job that runs, until its verdict.
   function backend.own_slots()
     if not (db and db:is_open()) then return end
-    if current and not is_row(current) then
+    if current then
       db._handle:slot_owner(current.id, current.run)
     else
       db._handle:slot_owner()
@@ -77,13 +72,6 @@ local function make_backend(api, connection, max_children)
     if settled ~= current then return gone() end
     verdict = v
     return true
-  end
-
-  --- Why a job cannot end with a transaction of this process; nil: it can.
-  function backend.stays_out(joining)
-    if not is_row(joining) then return nil end
-    return ("tx:ack: a row of the adopted table '%s' is claimed by the host, and ends when its handler returns")
-      :format(joining.queue)
   end
 
   function backend.touch(touched)
@@ -108,9 +96,6 @@ local function make_backend(api, connection, max_children)
 
   function backend.take_id(parent)
     if parent ~= current then return gone() end
-    if is_row(parent) then
-      return nil, ("a row of the adopted table '%s' has no children"):format(parent.queue), "INVALID"
-    end
     return api.take_id()
   end
 
@@ -131,7 +116,6 @@ local function make_backend(api, connection, max_children)
 
   --- What a job asks of the database goes over its own connection.
   function backend.ask(statement, ...)
-    if current and is_row(current) then return statement == "edge_count" and { { n = 0 } } or {} end
     return backend.db()._handle:execute("@" .. statement, ...)
   end
 
@@ -155,7 +139,7 @@ local function finished(fields, v, phases)
     id = fields.id, run = fields.run, lease = fields.lease, kind = v.kind,
     result = v.result, error = v.error, state = v.state,
     delay = v.delay and core.duration(v.delay), signal = v.signal, max_phases = v.kind == "wait" and phases or nil,
-    go_on = is_row(fields) and v.asked and ALL or v.go_on,
+    go_on = v.go_on,
     children = v.children,
   }
 end

@@ -609,7 +609,7 @@ describe("nightshift doctor", function()
     end
     assert.same({ "server", "connection", "clock", "isolation", "settings", "durability", "binlog", "writable",
       "schema", "tables", "write", "ids", "procedures", "grants", "ring", "locks", "plans", "timeouts", "connections",
-      "statements", "tmpdir", "transactions", "handlers", "holders", "scripts", "lost", "drains" }, names)
+      "statements", "tmpdir", "transactions", "handlers", "holders", "scripts", "lost", "adopted" }, names)
   end)
 
   it("exits 69 when the server is away, and 1 when it does not let us in", function()
@@ -685,7 +685,7 @@ describe("nightshift doctor", function()
     expect(found.write, "fail", "not written within 5.", "no replica has acknowledged it", "semi-sync")
     expect(found.ring, "warn", "no write comes through", "see write")
     expect(found.connections, "ok", "in use")
-    expect(found.drains, "ok")
+    expect(found.adopted, "ok")
   end)
 
   it("tells a frozen server from one that is away or slow", function()

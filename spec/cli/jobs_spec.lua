@@ -554,12 +554,12 @@ describe("what is shown:", function()
     for _, row in ipairs(handle:jobs { state = "waiting" }) do assert.same({ join }, { row.id, row.paused }) end
   end)
 
-  it("why says of a host that it serves adopted tables only", function()
+  it("why says of a host which adopted tables it serves", function()
     designs.create(handle, "migration_task", 1)
     local h = host.start(url, "return { migrate = function() end }", { "--adopt", designs.file "migration_task" })
     local id = assert(q:push "migrate")
     eventually(function() return not handle:why(id):find("did not tell", 1, true) end)
-    assert.matches("; %S+ %(pid %d+%) serves adopted tables only$", (handle:why(id)))
+    assert.matches("; %S+ %(pid %d+%) serves migration_task$", (handle:why(id)))
     h:signal "TERM"
     assert.equal(0, h:wait())
   end)

@@ -212,7 +212,7 @@ describe("a published table", function()
   local SCRIPT = [[return { task = function(job)
   os.execute "sleep 0.01"
   local counts = job.payload.iteration or job.payload.job_attempts or job.payload.failure_count
-  if counts and job.id % 3 == 0 and job.attempt == 1 then error "once" end
+  if counts and job.row % 3 == 0 and job.attempt == 1 then error "once" end
 end }]]
 
   for _, t in ipairs(TABLES) do

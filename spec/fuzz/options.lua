@@ -9,6 +9,7 @@ local core = require "nightshift.core"
 local job = require "nightshift.job"
 local nightshift = require "nightshift"
 local queue = require "nightshift.queue"
+local source = require "nightshift.source.mapping"
 local values = require "spec.fuzz.values"
 
 local OPEN = { "url", "host", "user", "password", "database", "socket", "port", "file", "group", "tls", "ca", "cert",
@@ -25,13 +26,9 @@ local BACKGROUND = { "start", "poll", "every", "growth", "max_every", "deadline"
   "wait" }
 
 local PARTS = { "id", "status", "claimed_by", "claimed_at", "completed_at", "started", "updated", "retry_after", "host",
-  "attempts", "attempts_left", "priority", "parent", "table", "name", "strategy", "time_zone", "order", "max_attempts",
-  "overdue", "allow_alter" }
-local STATES = { "column", "open", "processing", "done", "failed", "parent_done" }
-local FLAT = { "lower_first", "newest_first", "decay", "given", table.unpack(STATES) }
-table.move(PARTS, 1, #PARTS, #FLAT + 1, FLAT)
-local STRATEGIES = { "update_limit", "skip_locked", "transaction", "named_lock", "none" }
-local PRUNE = { "older", "into", "limit", "error", "by", "rate", "batch" }
+  "attempts", "attempts_left", "priority", "parent", "table", "name", "payload", "time_zone", "order", "max_attempts",
+  "overdue", "every", "alone", "strategy", "allow_alter" }
+local STATES = { "column", "open", "processing", "done", "failed" }
 
 local CODES = { INVALID = true, TOO_BIG = true, STALE = true }
 
@@ -56,7 +53,6 @@ local function try(what, fn, ...) return judge(what, pcall(fn, ...)) end
 
 local plain = assert(core.open { host = "h", database = "d" })
 local db = assert(nightshift.open { host = "h", database = "d" })
-local theirs = assert(db:adopt { table = "t", status = { column = "s", open = 0, done = 1 } })
 local backend = queue.backend(plain)
 
 local function claimed()
@@ -92,14 +88,8 @@ end
 
 local function mapping(r)
   local m = r:table(0, PARTS)
-  if r:byte() > 40 then m.table, m.strategy = r:text(), r:pick(STRATEGIES) end
+  if r:byte() > 40 then m.table = r:text() end
   if r:byte() > 40 then m.status = r:table(0, STATES) end
-  return m
-end
-
-local function flat(r)
-  local m = r:table(0, FLAT)
-  if r:byte() > 40 then m.strategy = r:pick(STRATEGIES) end
   return m
 end
 
@@ -158,14 +148,8 @@ local ways = {
   function(r) verb(db, "signal", r:value(), r:value(), r:value()) end,
   function(r) verb(db, "reprioritise", r:value(), r:value()) end,
   function(r) verb(plain, "signal", 1, r:text(), r:value()) end,
-  function(r) verb(db, "adopt", mapping(r)) end,
-  function(r) verb(db, "adopt", r:value(0, PARTS)) end,
-  function(r) verb(plain, "adopt", flat(r)) end,
-  function(r) verb(plain, "adopt_settle", r:byte(), verdict(r)) end,
-  function(r) verb(plain, "adopt_settle", 1, r:value(0, VERDICT)) end,
-  function(r) verb(plain, "adopt_show", 1, r:byte(), r:number "<i8", r:number "<d", r:text()) end,
-  function(r) verb(theirs, r:pick { "dead", "prune", "drain" }, r:table(0, PRUNE)) end,
-  function(r) verb(theirs, r:pick { "dead", "prune", "drain", "retry" }, r:value(0, PRUNE)) end,
+  function(r) try("mapping", source.read, mapping(r)) end,
+  function(r) try("mapping", source.read, r:value(0, PARTS)) end,
   function(r) try("duration", core.duration, r:value()) end,
   function(r) try("background", nightshift.background, r:table(0, BACKGROUND)) end,
 }

@@ -502,7 +502,7 @@ return {
   it("nor when the host itself has loaded the library, with a mapping", function()
     assert(handle:execute "CREATE TABLE task (id BIGINT PRIMARY KEY, status VARCHAR(10))")
     local mapping = fixture.file("mapping.lua", [[require "changing"
-    return { table = "task", strategy = "skip_locked", name = "task",
+    return { table = "task", name = "task",
       status = { column = "status", open = "open", processing = "busy", done = "done" } }]])
     check(host.start(url, SCRIPT, { "--workers", "1", "--queues", "q", "--adopt", mapping },
       { LUA_CPATH = fixture.module("changing", MODULE) }))

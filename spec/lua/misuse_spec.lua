@@ -72,8 +72,9 @@ describe("library/nightshift.lua", function()
     local job <close> = queue:claim()
     local tx
     db:transaction(function(t) tx = t end)
-    db:execute "CREATE TABLE t (id INT PRIMARY KEY, done BOOLEAN NOT NULL)"
-    local adopted = assert(db:adopt { table = "t", status = { column = "done", open = false, done = true } })
+    db:execute "CREATE TABLE t (id INT PRIMARY KEY, state INT NOT NULL)"
+    local adopted = assert(db:adopt { table = "t",
+      status = { column = "state", open = 0, processing = 1, done = 2 } })
     local there = { nightshift = nightshift, Db = methods(db), Queue = methods(queue), Job = methods(job),
       Transaction = methods(tx), Shared = nightshift.shared, Lock = methods(nightshift.mutex "m"),
       DbLock = methods(db:lock "l"), Adopted = methods(adopted) }

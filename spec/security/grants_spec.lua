@@ -192,7 +192,7 @@ local function fill(place)
   db.sql("CREATE TABLE spec_secret (x INT)", place.name)
   db.sql(("CREATE TABLE spec_theirs (id INT PRIMARY KEY, state INT); GRANT SELECT ON spec_theirs TO %s@localhost")
     :format(place.user), place.name)
-  local t = assert(h:adopt { table = "spec_theirs", status = { column = "state", open = 1, done = 2 } })
+  local t = assert(h:adopt { table = "spec_theirs", status = { column = "state", open = 1, processing = 3, done = 2 } })
   assert(t:claim_many(1))
 end
 

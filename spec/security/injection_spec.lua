@@ -78,6 +78,8 @@ describe("injection:", function()
             or first == "statement" -- of report.lua, a name
             or first:find "^plans%.question%(" -- an EXPLAIN
             or first:find '^"@:" %.%. mapping%.fill%(' -- a template: names in backticks, literals in hex
+            or first == '"@:EXPLAIN " .. sql' and path:find "source/admin%.lua$" -- of one of those
+            or first == "moves" and path:find "source/move%.lua$" -- the same: names in backticks
             or first == '"@:" .. self.texts[name]' -- made of those by source/text.lua
           if not fine then found[#found + 1] = path .. ": execute" .. argument end
         end
@@ -90,9 +92,7 @@ describe("injection:", function()
         local sql = core.sql(name)
         assert.is_nil(sql:find "'%?'", name)
         local whole = sql:find "^BEGIN NOT ATOMIC%s.*%sEND%s*$"
-          or sql:find "^SET STATEMENT [%w_=]+ FOR CREATE OR REPLACE TRIGGER .* FOR EACH ROW%s+BEGIN .*%sEND%s*$"
-          or sql:find "^FOR %l_%w+ IN %S+ DO%s.*%sEND FOR%s*$" -- part of a trigger
-        assert.is_true(whole ~= nil or not sql:find ";%s*%S", name)
+        assert.is_true(whole ~= nil or not sql:gsub("'[^'\n]*'", ""):find ";%s*%S", name)
       end
       assert.is_true(#core.statements() > 50)
     end)

@@ -22,7 +22,6 @@ local function open(i, rows, changes)
   all(definition)
   if rows > 0 then all(("INSERT INTO %s %s FROM seq_1_to_%d"):format(name, columns, rows)) end
   local map = load("return " .. given)()
-  map.strategy, map.alone = nil, name == "worker_queue" or nil
   for key, value in pairs(changes or {}) do map[key] = value or nil end
   return assert(source.new(handle, map)), map
 end

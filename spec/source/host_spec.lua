@@ -62,7 +62,7 @@ describe("a host with an adopted table", function()
   end
 
   local function args(name, more)
-    local list = { "--source", designs.file(name, { alone = name == "worker_queue" or nil }) }
+    local list = { "--adopt", designs.file(name) }
     return table.move(more or {}, 1, #(more or {}), 3, list)
   end
 
@@ -76,9 +76,8 @@ describe("a host with an adopted table", function()
       local name, definition, columns, given, done = table.unpack(published[i])
       all(definition)
       all(("INSERT INTO %s %s FROM seq_1_to_50"):format(name, columns))
-      local file = fixture.file(name .. ".lua", "local map = " .. given .. " map.strategy = nil "
-        .. (name == "worker_queue" and "map.alone = true " or "") .. "return map")
-      local status, log = host.drain(url, "return { task = function() end }", { "--source", file, "--drain" })
+      local file = fixture.file(name .. ".lua", "return " .. given)
+      local status, log = host.drain(url, "return { task = function() end }", { "--adopt", file, "--drain" })
       assert.equal(0, status, log)
       assert.equal(50, how_many(name, done))
       nothing_left()
@@ -246,6 +245,26 @@ describe("a host with an adopted table", function()
     assert.equal(1, count("migration_task", "open"))
   end)
 
+  it("says which index is missing", function()
+    designs.create(db, "queue_table", 1)
+    designs.fill(db, "queue_table", 3000)
+    all "UPDATE queue_table SET status = 'processed' WHERE id > 1"
+    all "ANALYZE TABLE queue_table"
+    local status, log = host.drain(url, handlers(fixture.dir()), args("queue_table", { "--drain" }))
+    assert.equal(0, status, log)
+    assert.truthy(log:find("event=adopted.index", 1, true), log)
+  end)
+
+  it("takes no more rows in a second than people say", function()
+    designs.create(db, "migration_task", 40)
+    assert(assert(db:adopt(designs.map "migration_task")):tune { rate = 10 })
+    local began = nightshift.clock()
+    local status, log = host.drain(url, handlers(fixture.dir()), args("migration_task", { "--drain" }))
+    assert.equal(0, status, log)
+    assert.is_true(nightshift.clock() - began > 3, nightshift.clock() - began)
+    assert.equal(40, count("migration_task", "done"))
+  end)
+
   it("takes in rows of the names that hosts serve, where rows have names", function()
     all(published[3][2])
     all "INSERT INTO queue_table (job_queue_name, job_queue_data) VALUES ('a', '{\"n\":1}'), ('b', '2'), ('a', '3')"
@@ -257,7 +276,7 @@ describe("a host with an adopted table", function()
     local status, log = host.drain(url, ([[return { a = function(job)
       local file <close> = assert(io.open(%q .. "/starts", "a"))
       file:write(type(job.payload) == "table" and job.payload.n or job.payload, "\n")
-    end }]]):format(folder), { "--source", fixture.file("map.lua", map), "--drain" })
+    end }]]):format(folder), { "--adopt", fixture.file("map.lua", map), "--drain" })
     assert.equal(0, status, log)
     local seen = starts(folder)
     table.sort(seen)

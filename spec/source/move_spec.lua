@@ -21,7 +21,6 @@ end
 --- Adopts a published table.
 local function adopt_published(i, changes)
   local map = load("return " .. published[i][4])()
-  map.strategy, map.alone = nil, map.table == "worker_queue" or nil
   for key, value in pairs(changes or {}) do map[key] = value or nil end
   return assert(source.new(handle, map))
 end

@@ -20,7 +20,6 @@ local function open(i, rows, changes)
   all(definition)
   if rows > 0 then all(("INSERT INTO %s %s FROM seq_1_to_%d"):format(name, columns, rows)) end
   local map = load("return " .. given)()
-  map.strategy, map.alone = nil, name == "worker_queue" or nil
   for key, value in pairs(changes or {}) do map[key] = value end
   local events = {}
   local t = assert(source.new(handle, map, function(event, row) events[#events + 1] = event .. " " .. row end))
@@ -134,6 +133,21 @@ for i, published_table in ipairs(published) do
     end)
   end)
 end
+
+describe("a row that is given back", function()
+  it("leaves no attempt and no signal of its job", function()
+    local t = open(1, 1)
+    local job = assert(t:claim())
+    assert.is_true((job:fail("no", { retry_in = 0 })))
+    assert(handle:signal(job.id, 1, "go"))
+    assert.equal(1, t:give_back())
+    assert.same({ status = "open", iteration = 1 }, one "SELECT status, iteration FROM migration_task")
+    for _, name in ipairs { "attempt", "signal", "finished" } do
+      assert.equal(0, count("nightshift_" .. name, "TRUE"), name)
+    end
+    nothing_left()
+  end)
+end)
 
 describe("a failure", function()
   it("is counted with its verdict, and its job comes back", function()
@@ -332,7 +346,6 @@ it("many that take rows in at once take each of them once", function()
   local nightshift = require "nightshift"
   local db = assert(nightshift.open(os.getenv "NIGHTSHIFT_URL"))
   local map = load("return " .. io.read "a")()
-  map.strategy = nil
   local t = assert(require "nightshift.source.table".new(db, map))
   local n, empty = 0, 0
   repeat

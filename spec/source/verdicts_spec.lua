@@ -20,7 +20,6 @@ local function make(i, rows)
   all(definition)
   if rows > 0 then all(("INSERT INTO %s %s FROM seq_1_to_%d"):format(name, columns, rows)) end
   local map = load("return " .. given)()
-  map.strategy, map.alone = nil, name == "worker_queue" or nil
   return map, name, done
 end
 
@@ -176,7 +175,6 @@ describe("rows", function()
     local p = proc.start { proc.lua, "-e", [[
     local db = assert(require "nightshift".open(os.getenv "NIGHTSHIFT_URL"))
     local map = load("return " .. os.getenv "NIGHTSHIFT_MAP")()
-    map.strategy = nil
     local t = assert(require "nightshift.source.table".new(db, map))
     for _ = 1, 5 do assert(t:claim()) end]], env = { NIGHTSHIFT_URL = url, NIGHTSHIFT_MAP = published[1][4] } }
     assert.equal(0, p:wait())
@@ -213,7 +211,6 @@ describe("rows", function()
       local nightshift = require "nightshift"
       local db = assert(nightshift.open(os.getenv "NIGHTSHIFT_URL"))
       local map = load("return " .. os.getenv "NIGHTSHIFT_MAP")()
-      map.strategy, map.alone = nil, map.table == "worker_queue" or nil
       local t
       repeat t = require "nightshift.source.table".new(db, map) until t
       print("session " .. db:execute "SELECT CONNECTION_ID() AS id"[1].id)
@@ -258,8 +255,7 @@ describe("rows", function()
       until p:ended()
       assert.equal(0, p:wait())
       eventually(function()
-        local t = assert(source.new(handle, load("return " .. given:gsub('strategy = "[%w_]+",', "")
-          :gsub("^{", i == 4 and "{ alone = true," or "{"))()))
+        local t = assert(source.new(handle, load("return " .. given)()))
         for _, job in ipairs(assert(t:claim_many(100))) do assert(job:ack()) end
         assert(t:pay())
         return count(name, done) == 300

@@ -24,7 +24,6 @@ designs.migration_task = {
     claimed_by = "claimedBy", claimed_at = "claimedAt", completed_at = "completedAt", attempts = "iteration",
     overdue = 120,
   },
-  strategies = { "update_limit", "skip_locked", "named_lock", "transaction" },
 }
 
 --- A controller forks one worker per job, which keeps the row locked.
@@ -40,7 +39,6 @@ designs.job_queue = {
     table = "job_queue", updated = "updated", started = "started",
     status = { column = "state", open = "NEW", processing = "WORKING", done = "DONE", failed = "ERROR" },
   },
-  strategies = { "transaction", "skip_locked", "named_lock" },
 }
 
 --- Jobs with parents, priorities and attempts that are counted down.
@@ -65,7 +63,6 @@ designs.queue_table = {
     priority = { column = "priority", decay = 1 }, retry_after = "retry_after", attempts_left = "attempts",
     max_attempts = 30, parent = "parent_id",
   },
-  strategies = { "skip_locked", "named_lock", "transaction" },
 }
 
 --- Commands with failures that are counted up to a limit.
@@ -79,9 +76,8 @@ designs.worker_queue = {
   row = "INSERT INTO worker_queue (command) VALUES ('echo')",
   map = {
     table = "worker_queue", status = { column = "is_done", open = false, done = true },
-    attempts = "failure_count", max_attempts = 3,
+    attempts = "failure_count", max_attempts = 3, alone = true,
   },
-  strategies = { "transaction" },
 }
 
 --- The date of the last checkout tells.
@@ -97,7 +93,6 @@ designs.checkout = {
     table = "checkout", status = { column = "last_checkout", open = nightshift.null, processing = "now" },
     claimed_by = "by_whom", claimed_at = "last_checkout", completed_at = "done_at", overdue = 120,
   },
-  strategies = { "update_limit", "skip_locked", "named_lock", "transaction" },
 }
 
 designs.names = { "checkout", "job_queue", "migration_task", "queue_table", "worker_queue" }
@@ -130,13 +125,21 @@ function designs.file(name, changes)
   return fixture.file("adopt-" .. name .. ".lua", "return " .. text_of(designs.map(name, changes)))
 end
 
---- Makes the table anew, with so many rows.
+--- Forgets all jobs, and what rows are owed.
+local function forget(db)
+  for _, name in ipairs { "job", "ready", "scheduled", "unique_key", "owed" } do
+    assert(db:execute("DELETE FROM nightshift_" .. name .. (name == "ready" and " WHERE job_id > 0" or "")))
+  end
+end
+
+--- Makes the table anew, with so many rows; there is no job any more.
 ---@param db nightshift.Db
 ---@param name string
 ---@param rows integer
 function designs.create(db, name, rows)
   assert(db:execute("DROP TABLE IF EXISTS " .. name))
   assert(db:execute(designs[name].table))
+  forget(db)
   for _ = 1, rows do assert(db:execute(designs[name].row)) end
 end
 

@@ -11,7 +11,7 @@ end
 return {
   { "migration_task", read "examples/migration/seed.lua":match "CREATE TABLE.-=utf8",
     "(status, iteration, imageUrl) SELECT 'open', 0, CONCAT('http://localhost/', seq)",
-    [[{ table = "migration_task", name = "task", strategy = "update_limit",
+    [[{ table = "migration_task", name = "task",
     status = { column = "status", open = "open", processing = "processing", done = "complete" },
     claimed_by = "claimedBy", claimed_at = "claimedAt", completed_at = "completedAt", attempts = "iteration",
     max_attempts = 20, overdue = "2m" }]],
@@ -29,7 +29,7 @@ PRIMARY KEY ( id ),
 KEY( STATE )
 ) ENGINE=Innodb;]],
     "(updated, started) SELECT NOW(), NOW()",
-    [[{ table = "job_queue", name = "task", strategy = "transaction", updated = "updated", started = "started",
+    [[{ table = "job_queue", name = "task", updated = "updated", started = "started",
     status = { column = "state", open = "NEW", processing = "WORKING", done = "DONE", failed = "ERROR" } }]],
     "state = 'DONE' AND started >= NOW() - INTERVAL 1 HOUR AND updated >= started" },
   { "queue_table", [[
@@ -52,7 +52,7 @@ CONSTRAINT `job_queue_child_to_parent_foreign` FOREIGN KEY (`job_queue_parent_jo
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_unicode_ci;]],
     [[(job_queue_parent_job_id, job_queue_name, job_queue_data)
     SELECT IF(seq > 2, 1 + seq % 2, NULL), 'task', JSON_OBJECT('n', seq)]],
-    [[{ table = "queue_table", name = "task", strategy = "skip_locked", id = "job_queue_id",
+    [[{ table = "queue_table", name = "task", id = "job_queue_id",
     parent = "job_queue_parent_job_id",
     status = { column = "job_queue_status", open = "queued", processing = "in_progress", done = "processed",
       failed = "failed" },
@@ -68,8 +68,8 @@ is_done BOOLEAN NOT NULL DEFAULT FALSE,
 failure_count SMALLINT DEFAULT 0
 ) ENGINE=InnoDB DEFAULT CHARSET=UTF8MB4;]],
     "(command) SELECT CONCAT('do ', seq)",
-    [[{ table = "worker_queue", name = "task", strategy = "transaction", attempts = "failure_count", max_attempts = 3,
-    status = { column = "is_done", open = false, done = true } }]],
+    [[{ table = "worker_queue", name = "task", attempts = "failure_count", max_attempts = 3,
+    alone = true, status = { column = "is_done", open = false, done = true } }]],
     "is_done AND failure_count < 3" },
   -- A date of the last checkout, which is long ago for who has none, and a flag.
   { "checkout", [[
@@ -80,7 +80,7 @@ completed_at TIMESTAMP NULL,
 KEY (last_checkout)
 ) ENGINE=InnoDB]],
     "(last_checkout) SELECT '1970-01-02 00:00:00'",
-    [[{ table = "checkout", name = "task", strategy = "skip_locked",
+    [[{ table = "checkout", name = "task",
     status = { column = "last_checkout", open = "1970-01-02 00:00:00", processing = "now" },
     claimed_at = "last_checkout", completed_at = "completed_at", overdue = "2m" }]],
     "completed_at IS NOT NULL AND last_checkout >= NOW() - INTERVAL 1 HOUR" },

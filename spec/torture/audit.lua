@@ -11,6 +11,7 @@
 
 local checks = require "spec.torture.checks"
 local journal = require "spec.torture.journal"
+local torture_rows = require "spec.torture.rows"
 
 local audit = {}
 
@@ -114,12 +115,13 @@ local function read_history(db)
   local history, attempts = {}, {}
   each(db, [[SELECT id, outcome, reason, run, parent, JSON_VALUE(payload, '$.tag') AS tag,
     CAST(JSON_VALUE(payload, '$.after') AS SIGNED) AS after
-    FROM nightshift_finished WHERE id > ? AND name <> ']] .. checks.old_tree.NAME .. [[' ORDER BY id LIMIT 5000]],
-    function(row) history[row.id] = row end)
+    FROM nightshift_finished WHERE id > ? AND name NOT IN (']] .. checks.old_tree.NAME .. "', '" .. torture_rows.NAME
+    .. "') ORDER BY id LIMIT 5000", function(row) history[row.id] = row end)
   local live = {}
   each(db, "SELECT id FROM nightshift_job WHERE id > ? ORDER BY id LIMIT 5000", function(row) live[row.id] = true end)
   each(db, [[SELECT job_id AS id, GROUP_CONCAT(run, ':', kind) AS list FROM nightshift_attempt
     WHERE job_id > ? GROUP BY job_id ORDER BY job_id LIMIT 5000]], function(row)
+    if not history[row.id] and not live[row.id] then return end -- of a row
     for run, kind in row.list:gmatch "(%d+):(%a+)" do slot(attempts, row.id)[math.tointeger(run)] = kind end
   end)
   return history, attempts, live

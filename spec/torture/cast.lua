@@ -52,11 +52,12 @@ function Cast:environment(name, place)
 end
 
 -- What hosts differ in. Workers of the second and the third leave in their own time, and
--- the log of the second is read slowly.
+-- the log of the second is read slowly. These two adopt a table.
 local HOSTS = {
   {},
-  { "--queues", "a=3,b=1,c=1", "--recycle", 7, slow_log = true },
-  { "--queues", "a=1,b=3,c=2", "--recycle-memory", "12M", "--reserve", "a=1" },
+  { "--queues", "a=3,b=1,c=1", "--recycle", 7, slow_log = true, adopts = true },
+  { "--queues", "a=1,b=3,c=2", "--recycle-memory", "12M", "--reserve", "a=1",
+    adopts = true },
 }
 
 local function kind_of_host(place) return HOSTS[(place - 1) % #HOSTS + 1] end
@@ -69,10 +70,12 @@ local function arguments(self, kind, place, name)
   if kind == "pusher" then return { proc.lua, program, kind, url, seed, self.folder, name } end
   if kind == "meddler" then return { proc.lua, program, kind, self.url, seed, self.folder } end
   if kind == "pruner" then return { proc.lua, program, kind, self.url, seed, self.folder, name } end
+  if kind == "owner" then return { proc.lua, program, kind, self.url, seed, self.folder, name } end
   if kind == "signaller" then return { proc.lua, program, kind, self.url, self.folder } end
   local args = { proc.program, "work", proc.root .. "/spec/torture/outcomes.lua", "--workers", self.workers,
     "--drain-timeout", "3s" }
   local more = kind_of_host(place)
+  if more.adopts then table.move({ "--adopt", self.folder .. "/rows.lua" }, 1, 2, #args + 1, args) end
   return table.move(more, 1, #more, #args + 1, args)
 end
 
@@ -94,7 +97,7 @@ local function let_go(reader)
 end
 
 --- Starts a member.
--- @tparam string kind "host", "claimer", "pusher", "meddler", "signaller", "pruner"
+-- @tparam string kind "host", "claimer", "pusher", "meddler", "owner", "signaller", "pruner"
 -- @tparam integer place its number among its kind
 function Cast:start(kind, place)
   self.made = self.made + 1

@@ -14,6 +14,7 @@
 
 local nst = require "nst"
 local journal = require "spec.torture.journal"
+local torture_rows = require "spec.torture.rows"
 
 local outcomes = {}
 
@@ -349,6 +350,11 @@ end
 outcomes.note, outcomes.finish = note, finish
 
 -- Hosts have this file as their handlers.
-if (...):find "%.lua$" then return { work = function(job) return outcomes.run(job) end } end
+if (...):find "%.lua$" then
+  return {
+    work = function(job) return outcomes.run(job) end,
+    row = function(job) return torture_rows.run(job, outcomes.pick(100, tostring(job.row), job.run)) end,
+  }
+end
 
 return outcomes

@@ -510,6 +510,24 @@ function roles.signaller(url, folder)
   end
 end
 
+-- Beside the hosts: adds rows to the adopted table, takes, locks and deletes some.
+function roles.owner(url, seed, folder, name)
+  math.randomseed(tonumber(seed))
+  local rows = require "spec.torture.rows"
+  local db
+
+  local function stopping()
+    local file = io.open(folder .. "/stop")
+    return file and file:close()
+  end
+
+  while not stopping() do
+    db = db and db:is_open() and db or nightshift.open(url)
+    if db then rows.verbs[rows.NAMES[math.random(#rows.NAMES)]](db, name, nst.sleep) end
+    nst.sleep(math.random() * 0.2)
+  end
+end
+
 -- Reads a host's log as a serial console does: 100 KB a second. Writes to its standard
 -- output what it has read, line by line, and ends with the log.
 function roles.reader(pipe)

@@ -18,6 +18,7 @@ local journal = require "spec.torture.journal"
 local monkey = require "spec.torture.monkey"
 local proc = require "spec.support.proc"
 local proxy = require "spec.support.proxy"
+local torture_rows = require "spec.torture.rows"
 
 local seconds = assert(tonumber(arg[1]), "usage: run.lua SECONDS SEED FAULTS HOSTS WORKERS")
 local seed = math.tointeger(tonumber(arg[2])) or os.time() % 100000
@@ -45,6 +46,7 @@ local url = server:url(database, "torture")
 do
   local first <close> = assert(nightshift.open(url))
   audit.prepare(first)
+  torture_rows.prepare(first, folder)
 end
 
 local cast = cast_of {
@@ -128,9 +130,17 @@ local function resume()
   for _, name in ipairs { "a", "b", "c" } do handle:queue(name):resume() end
 end
 
+local function rows_left()
+  local ok, n = pcall(function()
+    local handle <close> = open()
+    return torture_rows.left(handle)
+  end)
+  return not ok or n > 0
+end
+
 local function drained()
   local c = counts()
-  return c and c.live + c.ready + c.scheduled + c.edges + c.leases + c.notices == 0
+  return c and c.live + c.ready + c.scheduled + c.edges + c.leases + c.notices == 0 and not rows_left()
 end
 
 -- The hosts finish what is left.
@@ -152,7 +162,7 @@ local function calm_down()
   run_due(true)
   cast.over = true
   assert(io.open(folder .. "/stop", "w")):close()
-  for _, kind in ipairs { "pusher", "meddler", "pruner", "claimer" } do cast:dismiss(kind, proc.limit(30)) end
+  for _, kind in ipairs { "pusher", "meddler", "owner", "pruner", "claimer" } do cast:dismiss(kind, proc.limit(30)) end
   resume()
   drain()
   progress "drained"
@@ -224,7 +234,7 @@ end
 
 say("torture: seed %d, %g s, faults: %s; %d hosts of %d workers; journals in %s", seed, seconds, groups, hosts, workers,
   folder)
-for kind, n in pairs { host = hosts, claimer = 4, pusher = 2, meddler = 1, signaller = 1, pruner = 1 } do
+for kind, n in pairs { host = hosts, claimer = 4, pusher = 2, meddler = 1, owner = 1, signaller = 1, pruner = 1 } do
   for place = 1, n do cast:start(kind, place) end
 end
 torment()
@@ -232,6 +242,7 @@ calm_down()
 look_around()
 local last = open()
 local result = audit.run(last, folder)
+result.counts["rows of an adopted table"] = torture_rows.check(last, function(...) cast:found(...) end)
 last:close()
 table.move(cast.findings, 1, #cast.findings, #result.findings + 1, result.findings)
 report(result)

@@ -747,32 +747,6 @@ static void windows(void) {
   puts("windows");
 }
 
-/* Verdicts wait each for its time, or until all are asked for. */
-static void patience(void) {
-  nsh_deferred p = NSH_DEFERRED_INIT;
-  nsh_batch out = NSH_BATCH_INIT;
-  for (int64_t i = 1; i <= 3; i++) {
-    ns_verdict v = {.id = i, .kind = NS_FAIL, .error = ns_str("no")};
-    nsh_deferred_hold(&p, &v, (nsh_term){400 - 100 * i, i == 3});
-  }
-  CHECK(p.next_at == 100 && nsh_deferred_over(&p) == 200);
-  nsh_deferred_take(&p, &out, 99, false);
-  CHECK(out.n == 0 && p.batch.n == 3);
-  nsh_deferred_take(&p, &out, 200, false);
-  CHECK(out.n == 2 && out.items[0].id == 2 && out.items[1].id == 3);
-  CHECK(p.batch.n == 1 && p.next_at == 300);
-  nsh_deferred_take(&p, &out, 0, true);
-  CHECK(out.n == 3 && out.items[2].error.n == 2 && p.next_at == INT64_MAX &&
-        nsh_deferred_over(&p) == INT64_MAX);
-  for (int64_t id = 50; id > 0; id--)
-    CHECK(nsh_deferred_failing(&p, id * 7 % 51, id) == 0);
-  for (int64_t id = 50; id > 0; id--)
-    CHECK(nsh_deferred_failing(&p, id * 7 % 51, 100) == 100 - id);
-  nsh_deferred_free(&p);
-  nsh_batch_free(&out);
-  puts("patience");
-}
-
 /* A name is one process's, and free once that has ended. */
 static void single(void) {
   char name[64];
@@ -815,7 +789,6 @@ int main(void) {
   log_lines();
   utf8();
   windows();
-  patience();
   single();
   return 0;
 }

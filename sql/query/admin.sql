@@ -1,16 +1,5 @@
 -- Verbs from outside. Each locks the job's row first. Sorted by name.
 
--- name: admin_adopted_pause
--- Params: paused, paused, table. Key: PRIMARY. Going on forgets who asked for a rest.
-UPDATE nightshift_adopted SET paused = ?, held_until = IF(?, held_until, 0) WHERE tab = ?
-
--- name: admin_adopted_tune
--- Params: µs between rows, block, workers, table; NULL: as it was. Key: PRIMARY.
-UPDATE nightshift_adopted
-SET gap = COALESCE(?, gap), next_at = IF(gap = 0, 0, next_at),
-  block = COALESCE(?, block), workers = COALESCE(?, workers)
-WHERE tab = ?
-
 -- name: admin_after
 -- Params: job, twice. As edge_after, also of one that has ended.
 SELECT a.id

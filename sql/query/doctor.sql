@@ -18,14 +18,6 @@ CALL nightshift_ring()
 -- name: doctor_call_signal
 CALL nightshift_signal(NULL, NULL, NULL)
 
--- name: doctor_drained
--- Rows of adopted tables that have not arrived although their drain is over. Index: PRIMARY
--- of holder; the other tables are small.
-SELECT d.tab, COUNT(*) AS n FROM nightshift_drained d
-LEFT JOIN nightshift_holder h ON h.id = d.holder AND h.dead IS NULL
-WHERE h.id IS NULL OR IS_FREE_LOCK(CONCAT('nightshift:', {here}, ':', h.id))
-GROUP BY d.tab
-
 -- name: doctor_end_session
 -- Params: thread, one of our own account.
 KILL ?

@@ -70,8 +70,6 @@ struct ns_db {
   ns_rescue_state rescue; /* what looks at other holders, and at our own claims, have seen */
   ns_claim_state claim;   /* where we claim, and what we hold */
   ns_slots slots;      /* of locks and semaphores */
-  ns_adopted **adopted; /* existing tables that are queues; owned */
-  size_t nadopted, capadopted;
   bool never_fast;     /* here a lock wait would end the whole transaction */
   int64_t skew;        /* server's clock minus our monotonic one, µs */
   ns_past_row pruned_to[3]; /* where pruning goes on, per outcome */

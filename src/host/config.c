@@ -17,17 +17,15 @@
 typedef struct asked {
   int64_t workers, drain_within, drain_timeout, memory, recycle, recycle_memory,
           max_children;
-  bool drain, keep_env, strict, forget_done, no_queues, allow_setuid;
+  bool drain, keep_env, strict, forget_done, allow_setuid;
   const char *log, *url, *user, *shared, *isolation;
 } asked;
 
 static const nsl_field fields[] = {{"files", NSL_TABLE, 0},
                                    {"workers", NSL_INT, offsetof(asked, workers)},
                                    {"queues", NSL_TABLE, 0},
-                                   {"no_queues", NSL_BOOL, offsetof(asked, no_queues)},
-                                   {"only", NSL_TABLE, 0},
+                                                                  {"only", NSL_TABLE, 0},
                                    {"adopt", NSL_TABLE, 0},
-                                   {"source", NSL_TABLE, 0},
                                    {"reserve", NSL_TABLE, 0},
                                    {"strict", NSL_BOOL, offsetof(asked, strict)},
                                    {"forget_done", NSL_BOOL, offsetof(asked, forget_done)},
@@ -65,18 +63,6 @@ static const nsl_field connection_fields[] = {
     {NULL, NSL_ANY, 0}};
 
 /* ------------------------------------------------------------------ parts */
-
-/* The list is on top; its texts stay in it. */
-static ns_status read_adopted(lua_State *L, nsh_config *cfg, ns_err *err) {
-  ns_status st = NS_OK;
-  for (size_t i = 0; i < cfg->nadopted && st == NS_OK; i++) {
-    lua_rawgeti(L, -1, (lua_Integer)i + 1);
-    luaL_checktype(L, -1, LUA_TTABLE);
-    st = nsl_tomapping(L, -1, &cfg->adopted[i], err);
-    lua_pop(L, 1);
-  }
-  return st;
-}
 
 static ns_status check_counts(const asked *a, ns_err *err) {
   if (a->workers < 1 || a->workers > NSH_WORKERS_MAX)
@@ -125,7 +111,6 @@ static ns_status read_plain(lua_State *L, int idx, nsh_config *cfg,
     return st;
   cfg->workers = (size_t)a.workers;
   cfg->strict = a.strict;
-  cfg->no_queues = a.no_queues;
   cfg->forget_done = a.forget_done;
   cfg->drain = a.drain;
   cfg->drain_within = a.drain_within;
@@ -242,7 +227,7 @@ static ns_status read_tables(lua_State *L, nsh_config *cfg, ns_err *err) {
     lua_rawgeti(L, -1, (lua_Integer)i + 1);
     luaL_checktype(L, -1, LUA_TTABLE);
     cfg->tables[i] = (nsh_table){NS_NONE, NS_NONE};
-    st = nsl_readfields(L, -1, known, WHAT "source: ", &cfg->tables[i], err);
+    st = nsl_readfields(L, -1, known, WHAT "adopt: ", &cfg->tables[i], err);
     lua_pop(L, 1);
   }
   return st;
@@ -289,20 +274,11 @@ size_t nsh_config_workers(const nsh_config *cfg, size_t pool) {
   return rest;
 }
 
-bool nsh_config_is_adopted(const nsh_config *cfg, ns_bytes name) {
-  for (size_t i = 0; i < cfg->nadopted; i++)
-    if (same(cfg->adopted[i].table, name))
-      return true;
-  return false;
-}
-
 static bool is_served(const nsh_config *cfg, ns_bytes name) {
-  if (nsh_config_is_adopted(cfg, name))
-    return true;
   for (size_t i = 0; i < cfg->nqueues; i++)
     if (same(cfg->queues[i].name, name))
       return true;
-  return cfg->nqueues == 0 && !cfg->no_queues;
+  return cfg->nqueues == 0;
 }
 
 static ns_status read_reserve(lua_State *L, nsh_config *cfg, size_t i,
@@ -341,7 +317,7 @@ static ns_status check_reserves(const nsh_config *cfg, ns_err *err) {
     return ns_fail(err, NS_EINVALID,
                    WHAT "reserve: %zu workers are reserved, but there are only "
                    "%zu", sum, cfg->workers);
-  if (sum == cfg->workers && cfg->nqueues + cfg->nadopted != cfg->nreserves)
+  if (sum == cfg->workers && cfg->nqueues != cfg->nreserves)
     return ns_fail(err, NS_EINVALID,
                    WHAT "reserve: all %zu workers are reserved, and none is left "
                    "for other queues; have more workers, or name the reserved "
@@ -370,7 +346,7 @@ static size_t list_length(lua_State *L, int idx, const char *name) {
   return n;
 }
 
-/* The arrays share one userdata: mappings, queues, reserves, names, file names. */
+/* The arrays share one userdata: queues, reserves, names, tables, file names. */
 ns_status nsh_config_read(lua_State *L, int idx, nsh_config *cfg,
                           ns_err *err) {
   ns_status st;
@@ -380,16 +356,13 @@ ns_status nsh_config_read(lua_State *L, int idx, nsh_config *cfg,
   cfg->nfiles = list_length(L, idx, "files");
   cfg->nqueues = list_length(L, idx, "queues");
   cfg->nreserves = list_length(L, idx, "reserve");
-  cfg->nadopted = list_length(L, idx, "adopt");
   cfg->nonly = list_length(L, idx, "only");
-  cfg->ntables = list_length(L, idx, "source");
-  cfg->adopted = lua_newuserdatauv(
+  cfg->ntables = list_length(L, idx, "adopt");
+  cfg->queues = lua_newuserdatauv(
       L,
-      cfg->nadopted * sizeof *cfg->adopted + cfg->nqueues * sizeof *cfg->queues +
-          cfg->nreserves * sizeof *cfg->reserves + cfg->nonly * sizeof *cfg->only +
+      cfg->nqueues * sizeof *cfg->queues + cfg->nreserves * sizeof *cfg->reserves + cfg->nonly * sizeof *cfg->only +
           cfg->ntables * sizeof *cfg->tables + cfg->nfiles * sizeof *cfg->files + 1,
       0);
-  cfg->queues = (nsh_weighted_queue *)(void *)(cfg->adopted + cfg->nadopted);
   cfg->reserves = (nsh_reserve *)(void *)(cfg->queues + cfg->nqueues);
   cfg->only = (ns_bytes *)(void *)(cfg->reserves + cfg->nreserves);
   cfg->tables = (nsh_table *)(void *)(cfg->only + cfg->nonly);
@@ -400,13 +373,8 @@ ns_status nsh_config_read(lua_State *L, int idx, nsh_config *cfg,
   nsl_rawfield(L, idx, "files");
   st = read_files(L, cfg, err);
   lua_pop(L, 1);
-  if (st == NS_OK && cfg->nadopted > 0) {
-    nsl_rawfield(L, idx, "adopt");
-    st = read_adopted(L, cfg, err);
-    lua_pop(L, 1);
-  }
   if (st == NS_OK && cfg->ntables > 0) {
-    nsl_rawfield(L, idx, "source");
+    nsl_rawfield(L, idx, "adopt");
     st = read_tables(L, cfg, err);
     lua_pop(L, 1);
   }

@@ -40,13 +40,10 @@ typedef struct nsh_config {
   size_t workers;        /* default: one per processor */
   nsh_weighted_queue *queues; /* none: every queue */
   size_t nqueues;
-  bool no_queues;        /* no queue at all: only adopted tables */
   ns_bytes *only;        /* jobs of these names only; none: of all handlers */
   size_t nonly;
   nsh_table *tables; /* adopted tables; their names are among 'queues' */
   size_t ntables;
-  ns_mapping *adopted;   /* existing tables to serve */
-  size_t nadopted;
   nsh_reserve *reserves; /* number i has pool i + 1; pool 0 takes all jobs */
   size_t nreserves;      /* < NSH_POOLS_MAX */
   bool strict;           /* by priority, and in the order of 'queues', only */
@@ -76,9 +73,6 @@ ns_status nsh_config_read(lua_State *L, int idx, nsh_config *cfg, ns_err *err);
 
 /* The pool that has workers for a queue's jobs alone; 0: none has. */
 size_t nsh_config_pool(const nsh_config *cfg, ns_bytes queue);
-
-/* Is it the name of an adopted table? Its jobs name it in place of a queue. */
-bool nsh_config_is_adopted(const nsh_config *cfg, ns_bytes name);
 
 /* The pool of worker 'index', and how many workers a pool has. */
 size_t nsh_config_pool_of(const nsh_config *cfg, size_t index);

@@ -150,6 +150,7 @@ static ns_bytes optional_text(lua_State *L, int idx) {
 /***
 Writes a line into the log.
 @function log
+@tparam string level info, warn or error
 @tparam string event
 @tparam string table
 @tparam integer|nil row
@@ -157,11 +158,14 @@ Writes a line into the log.
 @tparam string|nil key what the text is: "error", unless told
 */
 static int runner_log(lua_State *L) {
-  const char *event = luaL_checkstring(L, 1);
-  const char *key = luaL_optstring(L, 5, "error");
-  ns_field row = lua_isnoneornil(L, 3) ? ns_fb("row", NS_NONE) : ns_fi("row", lua_tointeger(L, 3));
-  ns_log(NS_LOG_WARN, event,
-         NS_FIELDS(ns_fb("table", optional_text(L, 2)), row, ns_fb(key, optional_text(L, 4))));
+  static const char *const names[] = {"info", "warn", "error", NULL};
+  static const ns_level levels[] = {NS_LOG_INFO, NS_LOG_WARN, NS_LOG_ERROR};
+  ns_level level = levels[luaL_checkoption(L, 1, "warn", names)];
+  const char *event = luaL_checkstring(L, 2);
+  const char *key = luaL_optstring(L, 6, "error");
+  ns_field row = lua_isnoneornil(L, 4) ? ns_fb("row", NS_NONE) : ns_fi("row", lua_tointeger(L, 4));
+  ns_log(level, event,
+         NS_FIELDS(ns_fb("table", optional_text(L, 3)), row, ns_fb(key, optional_text(L, 5))));
   return 0;
 }
 

@@ -231,15 +231,6 @@ typedef enum ns_kind {
   NS_LOST      /* its holder died, or its worker by another job's fault */
 } ns_kind;
 
-/* The facts about a claim on a row of an adopted table, for people. Instants are µs by
-** the server's clock. */
-typedef struct ns_row_claim {
-  int64_t holder;   /* who has it; 0: none that is known */
-  int64_t since;
-  int64_t failures; /* this one included */
-  int64_t next;     /* it is not claimed before */
-} ns_row_claim;
-
 /* How one claim ends. The functions below make one; all bytes are borrowed until it is
 ** settled. */
 typedef struct ns_verdict {
@@ -254,7 +245,6 @@ typedef struct ns_verdict {
                      ** none); absent: for the children */
   int64_t go_on;     /* WAIT: when a child fails: 1: run all the same, 0: dead;
                      ** AGAIN, after the deadline: 1: run once more, 0: dead;
-                     ** AGAIN of an adopted row: 2: no other is claimed so long;
                      ** RELEASE: 1: it was never begun, and keeps its place; 2: its
                      ** verdict was written already, by ns_settle_for;
                      ** ACK: 1: written already, in a transaction of the handler's.
@@ -265,11 +255,9 @@ typedef struct ns_verdict {
                      ** done; otherwise dropped. ids already taken */
   size_t nchildren;
   int64_t heard;     /* of the claim, for ns_settle_for: see ns_job */
-  ns_status status;  /* out: NS_OK, NS_ESTALE, NS_EBUSY: it belongs into a later
-                     ** cycle; an adopted row's: or why this one was refused */
+  ns_status status;  /* out: NS_OK, NS_ESTALE, NS_EBUSY: it belongs into a later cycle */
   bool trouble;      /* out: it is BUSY for the server's own trouble with it */
   bool dead;         /* out: the job ended dead */
-  ns_row_claim row;  /* out: of an adopted row */
   int64_t ended;     /* not the core's: when the handler has, monotonic µs; 0: none had begun */
 } ns_verdict;
 

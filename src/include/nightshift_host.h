@@ -527,6 +527,5 @@ ns_status ns_server_now(ns_db *db, int64_t *now, ns_err *err);
 ** working directory, and gives its malloc'd URL. At first such an open is INVALID. */
 void ns_use_private(ns_status (*start)(const char *dir, char **url, ns_err *err));
 
-#include "nightshift_adopt.h" /* existing tables as queues */
 
 #endif

@@ -69,11 +69,6 @@ ns_status nsl_decode(lua_State *L, ns_bytes text, ns_err *err);
 */
 void nsl_pushjob(lua_State *L, const ns_job *job);
 
-/* Room for claimed jobs, which goes with the stack if an error is raised; and those
-** jobs as a list, with which it goes. [-0, +1, m] */
-ns_jobs *nsl_boxjobs(lua_State *L);
-void nsl_pushjobs(lua_State *L, ns_jobs *jobs);
-
 /* Jobs to push, with everything they point to. */
 typedef struct nsl_batch {
   ns_push *jobs; /* owned */

@@ -72,11 +72,13 @@ static void free_jobs(void *p) {
   ns_jobs_free(p);
 }
 
-ns_jobs *nsl_boxjobs(lua_State *L) {
+/* Room for claimed jobs, which goes with the stack if an error is raised. [-0, +1, m] */
+static ns_jobs *box_jobs(lua_State *L) {
   return nsl_box(L, sizeof(ns_jobs), free_jobs);
 }
 
-void nsl_pushjobs(lua_State *L, ns_jobs *jobs) {
+/* Those jobs as a list, with which the room goes. [-0, +1, m] */
+static void push_jobs(lua_State *L, ns_jobs *jobs) {
   lua_createtable(L, (int)jobs->n, 0);
   for (size_t i = 0; i < jobs->n; i++) {
     nsl_pushjob(L, &jobs->items[i]);
@@ -132,14 +134,14 @@ static int db_claim(lua_State *L) {
   ns_claim_strictly(nsl_checkdb(L), lua_toboolean(L, 6));
   luaL_argcheck(L, limit >= 1 && limit <= NSL_CLAIM_MAX, 3,
                 "1 to 100000 expected");
-  jobs = nsl_boxjobs(L);
+  jobs = box_jobs(L);
   if (claim_only(L, 7, &err) != NS_OK ||
       ns_claim(nsl_checkdb(L), queue, (size_t)limit, wait, lease, jobs,
                &err) != NS_OK) {
     nsl_unbox(jobs);
     return nsl_fail(L, &err);
   }
-  nsl_pushjobs(L, jobs);
+  push_jobs(L, jobs);
   return 1;
 }
 

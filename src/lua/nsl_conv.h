@@ -1,6 +1,6 @@
 /*
 ** Between Lua values and C: option tables, exact integers, boxes, results; jobs that are to be
-** pushed; mappings of adopted tables; JSON as Lua sees it.
+** pushed; JSON as Lua sees it.
 ** The binding's own tools; the host reads its configuration with them too.
 */
 #ifndef NSL_CONV_H
@@ -92,12 +92,6 @@ ns_status nsl_batch_json(lua_State *L, nsl_batch *b, const char *what, int64_t m
 ns_status nsl_batch_finish(nsl_batch *b, ns_err *err);
 
 void nsl_batch_free(void *batch); /* of a box, for instance */
-
-/* ------------------------------------------------------- mappings: nsl_adopt.c */
-
-/* Reads the flat table at 'idx' (lua/nightshift/adopt/init.lua makes it), with borrowed texts.
-** Raises for an unknown key or a wrong type. [-0, +0, v] Errors: INVALID. */
-ns_status nsl_tomapping(lua_State *L, int idx, ns_mapping *map, ns_err *err);
 
 /* --------------------------------------------- JSON as Lua sees it: nsl_decode.c */
 

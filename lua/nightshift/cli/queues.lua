@@ -1,9 +1,9 @@
 --- Commands on queues and holders: status, pause, resume, rescue.
 
-local adopt = require "nightshift.adopt"
 local context = require "nightshift.cli.context"
 local core = require "nightshift.core"
 local decimal = require "nightshift.decimal"
+local known = require "nightshift.source.known"
 local options = require "nightshift.options"
 local output = require "nightshift.cli.output"
 local report = require "nightshift.report"
@@ -24,8 +24,8 @@ STARTED to STATUS: of jobs that call job:progress, 20 at most; SEEN: since they 
 
 --- Adds the commands to the parser.
 function queues.define(parser)
-  local status = parser:command("status", "Show queues and adopted tables with their counts, who holds jobs and locks, "
-    .. "and what runs of adopted tables.")
+  local status = parser:command("status", "Show queues and adopted tables with their counts, "
+    .. "and who holds jobs and locks.")
   status:epilog(COLUMNS)
   status:flag("--json", "Print JSON.")
   for _, verb in ipairs {
@@ -40,8 +40,6 @@ function queues.define(parser)
   local tune = parser:command("tune", "Change how fast an adopted table is worked on, everywhere; 0: no limit.")
   tune:argument("table", "The table.")
   tune:option("--rate", "Rows a second, of all together.")
-  tune:option("--block", "Rows of a claim.")
-  tune:option("--workers", "Rows that one host has at a time.")
   local rescue = parser:command("rescue", "Give back the jobs of hosts and programs that died. "
     .. "Living hosts do it by themselves; this is for cron where none may live.")
   rescue:option("--wait", "How long to take to be sure of their death.", "2s")
@@ -119,10 +117,8 @@ end
 local function remarks(row)
   local list = {}
   if row.paused then list[#list + 1] = "paused" end
-  if row.held then list[#list + 1] = "held for " .. output.span(row.held) end
   if row.rate then list[#list + 1] = decimal.text(row.rate) .. "/s" end
-  if row.block then list[#list + 1] = "blocks of " .. row.block end
-  if row.workers then list[#list + 1] = row.workers .. " at a time" end
+  for _, trouble in ipairs(known.troubles(row)) do list[#list + 1] = output.one_line(trouble, 120) end
   if row.error then list[#list + 1] = output.one_line(row.error, 80) end
   return table.concat(list, ", ")
 end
@@ -174,14 +170,10 @@ local function show_running(running, now)
   if #running > SHOWN then output.line "… and more: nightshift jobs --state running" end
 end
 
-local function show_adopted(adopted, now)
-  if #adopted.tables == 0 then return end
+local function show_adopted(tables)
+  if #tables == 0 then return end
   output.line()
-  output.table(adopted_columns(), adopted.tables)
-  if #adopted.running == 0 then return end
-  output.line()
-  output.table(joined({ output.column("TABLE", "table"), output.column("ID", "id", true) }, running_columns(now)),
-    adopted.running)
+  output.table(adopted_columns(), tables)
 end
 
 local function show_queues(stats)
@@ -213,7 +205,7 @@ function commands.status(args)
   local db <close> = context.connect(args)
   local stats = context.must(db:stats())
   local slots = context.must(db:slots())
-  local adopted = context.must(adopt.status(db))
+  local adopted = context.must(known.status(db))
   local running = context.must(report.progress(db._handle, args.json and EVERY or SHOWN + 1))
   local mended = context.must(times.rows(db._handle:execute "@report_mended"))
   if args.json then
@@ -221,7 +213,7 @@ function commands.status(args)
       now = stats.now, queues = core.array(stats.queues), holders = core.array(stats.holders),
       slots = core.array(slots), unserved = core.array(stats.unserved), mended = core.array(mended),
       running = core.array(running),
-      adopted = { tables = core.array(adopted.tables), running = core.array(adopted.running) },
+      adopted = { tables = core.array(adopted) },
     }
   end
   show_queues(stats)
@@ -230,19 +222,16 @@ function commands.status(args)
     output.line()
     output.table(slot_columns(stats.now), slots)
   end
-  show_adopted(adopted, stats.now)
+  show_adopted(adopted)
   for _, row in ipairs(mended) do
     output.line(("%d mended: %s, last %s"):format(row.n, WRONG[row.what] or row.what,
       output.time(row.last)))
   end
 end
 
--- A queue, an adopted table, or both.
+--- A queue, which an adopted table is, too.
 local function pause_queue(db, name, paused)
   local ok, message, code = db._handle:pause(name, paused)
-  local also, why, other = true, nil, nil
-  if ok or code == "NOT_FOUND" then also, why, other = adopt.pause(db._handle, name, paused) end
-  if not ok and (also or other ~= "NOT_FOUND") then ok, message, code = also, why, other end
   if ok then output.line(("%s %s"):format(name, paused and "paused" or "resumed")) end
   if ok then return true end
   context.report_failure(output.one_line(name, 64), message, code)
@@ -298,7 +287,6 @@ function commands.rescue(args)
   local wait = context.checked(options.duration, args.wait, "--wait")
   local db <close> = context.connect(args)
   local found = context.must(db._handle:look(wait))
-  context.must(adopt.rescue(db))
   found.mended = mend(db._handle)
   if args.json then return output.json(found) end
   output.line(("%d jobs of %d dead holders given back"):format(found.jobs, found.holders))
@@ -309,15 +297,11 @@ function commands.rescue(args)
 end
 
 function commands.tune(args)
-  local given = {}
-  for key, check in pairs(adopt.TUNE) do
-    local number = args[key] and (tonumber(args[key])
-      or context.fail(context.USAGE, "--%s must be a number, got '%s'", key, args[key]))
-    given[key] = number and context.checked(check, number, "--" .. key)
-  end
-  if not next(given) then context.fail(context.USAGE, "give --rate, --block or --workers") end
+  if not args.rate then context.fail(context.USAGE, "give --rate") end
+  local rate = tonumber(args.rate) or context.fail(context.USAGE, "--rate must be a number, got '%s'", args.rate)
+  rate = context.checked(known.TUNE.rate, rate, "--rate")
   local db <close> = context.connect(args)
-  context.must(adopt.tune(db._handle, args.table, given))
+  context.must(known.tune(db._handle, args.table, { rate = rate }))
   output.line(args.table .. " tuned")
 end
 

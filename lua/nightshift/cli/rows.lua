@@ -1,9 +1,10 @@
 --- Commands on rows of adopted tables that have ended: jobs, retry and prune with
 -- --table.
 
-local adopt = require "nightshift.adopt"
+local admin = require "nightshift.source.admin"
 local context = require "nightshift.cli.context"
-local dead = require "nightshift.adopt.dead"
+local known = require "nightshift.source.known"
+local move = require "nightshift.source.move"
 local output = require "nightshift.cli.output"
 local times = require "nightshift.times"
 
@@ -49,7 +50,7 @@ function rows.wanted(args, with, without)
   return args.table ~= nil
 end
 
-local function open(db, args) return context.must(adopt.known(db, args.table)) end
+local function open(db, args) return context.must(known.open(db, args.table)) end
 
 local function ago(at, now) return at and output.span(math.max(0, now - at)) .. " ago" or "-" end
 
@@ -58,7 +59,7 @@ local function row_columns(now)
     output.column("ID", "id", true),
     output.column("FAILED", "attempts", true),
     { title = "WHEN", get = function(row) return ago(row.failed_at, now) end },
-    output.column("HOLDER", "holder", true),
+    output.column("JOB", "job", true),
     { title = "ERROR", get = function(row) return output.one_line(row.error or "-", 100) end },
   }
 end
@@ -78,7 +79,7 @@ function rows.jobs(args)
   if args.state and args.state ~= "dead" then
     context.fail(context.USAGE, "--table lists dead rows only; `nightshift status` counts the others")
   end
-  context.checked(dead.LIST.limit, args.limit, "--limit")
+  context.checked(admin.DEAD.limit, args.limit, "--limit")
   local db <close> = context.connect(args)
   local list = context.must(open(db, args):dead { limit = args.limit, by = args.by, error = args.error })
   if args.json then return output.json_list(list) end
@@ -127,17 +128,17 @@ end
 function rows.prune(args)
   local given = {}
   for _, key in ipairs { "state", "older", "into", "limit" } do
-    given[key] = args[key] and context.checked(dead.PRUNE[key], args[key], "--" .. key)
+    given[key] = args[key] and context.checked(move.PRUNE[key], args[key], "--" .. key)
   end
   local db <close> = context.connect(args)
   local t = open(db, args)
-  local n = context.must(dead.prunable(t._handle, t._number, given))
+  local n = context.must(move.prunable(t, given))
   if n == 0 then return output.line "nothing to delete" end
   local verb = given.into and "moved" or "deleted"
   if not args.yes then
     context.fail(context.USAGE, "%s would be %s; add --yes to do it", output.count(n, "row"), verb)
   end
-  n = context.must(dead.prune(t._handle, t._number, given))
+  n = context.must(move.prune(t, given))
   output.line(("%s %s"):format(verb, output.count(n, "row")))
 end
 

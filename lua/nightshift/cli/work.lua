@@ -4,7 +4,6 @@ local address = require "nightshift.address"
 local adopt = require "nightshift.cli.adopt"
 local core = require "nightshift.core"
 local context = require "nightshift.cli.context"
-local mapping = require "nightshift.source.mapping"
 local options = require "nightshift.options"
 local unserved = require "nightshift.report.unserved"
 
@@ -20,9 +19,6 @@ function work.define(parser)
     :argname "NAMES"
   command:option("--adopt", "Lua file with the mapping of an existing table, or a list of them: serves those tables, "
     .. "and queues only with --queues."):count("*"):argname "FILE"
-  command:option("--source", "As --adopt, by the new way."):count("*"):argname "FILE":hidden(true)
-  command:flag("--allow-alter", "Adds triggers to the tables of --adopt that ring: rows start at once.")
-  command:flag("--drop-triggers", "Drops what --allow-alter has added to the tables of --adopt, and exits.")
   command:option("--reserve", "Workers that take jobs of one queue only, e.g. fast=2; more than once, or with commas.")
     :count("*"):argname "QUEUE=N"
   command:flag("--strict", "By priority alone, and one queue after the other in the order of --queues.")
@@ -169,37 +165,12 @@ local function is_second(host, args)
   return true
 end
 
---- With --drop-triggers.
-local function drop_triggers(args, mappings)
-  local db <close> = context.connect(args)
-  for _, given in ipairs(mappings) do
-    given.allow_alter = nil
-    local number = context.must(db._handle:adopt(given))
-    context.must(db._handle:adopt_drop_triggers(number))
-    io.stdout:write(("table %s has no trigger of nightshift's any more\n"):format(given.table))
-  end
-  return 0
-end
-
-local function check_alter(args, mappings)
-  for name, given in pairs { ["--allow-alter"] = args.allow_alter, ["--drop-triggers"] = args.drop_triggers } do
-    if given and not mappings then context.fail(context.USAGE, "%s: say which table, with --adopt FILE", name) end
-  end
-  if args.allow_alter and args.drop_triggers then
-    context.fail(context.USAGE, "--allow-alter and --drop-triggers: choose one")
-  end
-end
-
---- The tables of files, and the queues with them.
+--- The tables of --adopt as the host takes them, and the queues with their own.
 local function read_tables(files, queues)
-  local tables = {}
-  for _, file in ipairs(files) do
-    for _, given in ipairs(dofile(file)[1] and dofile(file) or { dofile(file) }) do
-      local map = context.must(mapping.read(given))
-      tables[#tables + 1] = { table = map.table, mapping = map.given }
-      queues = queues or {}
-      queues[#queues + 1] = { name = map.table, weight = 1 }
-    end
+  local tables = (adopt.mappings("--adopt", files))
+  for _, one in ipairs(tables) do
+    queues = queues or {}
+    queues[#queues + 1] = { name = one.table, weight = 1 }
   end
   return tables, queues
 end
@@ -228,21 +199,16 @@ end
 
 function work.commands.work(args)
   local queues = work.parse_queues(args.queues)
-  local mappings = adopt.mappings("--adopt", args.adopt)
+  local strict = check_strict(args, queues)
   local tables
-  tables, queues = read_tables(args.source, queues)
-  check_alter(args, mappings)
-  if args.drop_triggers then return drop_triggers(args, mappings) end
-  for _, given in ipairs(mappings or {}) do given.allow_alter = given.allow_alter or args.allow_alter end
+  tables, queues = read_tables(args.adopt, queues)
   local config = {
-    adopt = mappings,
-    source = tables,
-    no_queues = mappings ~= nil and not queues,
+    adopt = tables,
     workers = check_workers(args.workers),
     queues = queues,
     only = work.parse_only(args.only),
     reserve = work.parse_reserves(args.reserve),
-    strict = check_strict(args, queues),
+    strict = strict,
     forget_done = args.history == "failed",
     drain = args.drain or args.drain_within ~= nil,
     drain_within = microseconds(args.drain_within or SOON, "--drain-within"),
@@ -266,7 +232,7 @@ function work.commands.work(args)
   end
   if is_second(host, args) then return 0 end
   local code, known = host.work(config)
-  if code ~= 0 or not config.drain or config.no_queues or known == nil then return code end
+  if code ~= 0 or not config.drain or known == nil then return code end
   return left_over(args, config, known)
 end
 

@@ -42,18 +42,14 @@ local ROLES = {
     name = "worker",
     does = "nightshift work, and programs that claim: pushes, claims, settles",
     also = "on each table that it adopts: SELECT, UPDATE; for prune and --drain-into DELETE, too (prune --into:"
-      .. " INSERT on the target); to add triggers (--allow-alter), and as long as they are there, TRIGGER",
+      .. " INSERT on the target), and for t:dead, and prune of dead rows, SELECT on nightshift_finished",
     tables = {
-      { "nightshift_adopted", "SELECT, INSERT, UPDATE" },
-      { "nightshift_adopted_error", "SELECT, INSERT, UPDATE, DELETE" },
       { "nightshift_attempt", "SELECT(job_id, run, kind, holder), INSERT" },
       { "nightshift_child", "SELECT, INSERT" },
-      { "nightshift_drained", "SELECT, INSERT, UPDATE, DELETE" },
       { "nightshift_edge", "SELECT, INSERT, DELETE" },
       { "nightshift_expiry", "SELECT, INSERT, UPDATE, DELETE" },
       { "nightshift_finished",
         "SELECT(id, run, name, parent, nonce, outcome, reason, result, error, finished_at, holder), INSERT" },
-      { "nightshift_grip", "SELECT, INSERT, UPDATE, DELETE" },
       { "nightshift_holder", "SELECT, INSERT, UPDATE, DELETE" },
       { "nightshift_id", "SELECT, INSERT" },
       { "nightshift_job", "SELECT, INSERT, UPDATE, DELETE" },
@@ -80,13 +76,10 @@ local ROLES = {
     name = "dashboard",
     does = "status, jobs, show, why and the views nightshift_jobs and nightshift_history; writes nothing",
     tables = {
-      { "nightshift_adopted", "SELECT" },
-      { "nightshift_adopted_error", "SELECT" },
       { "nightshift_attempt", "SELECT" },
       { "nightshift_child", "SELECT" },
       { "nightshift_edge", "SELECT" },
       { "nightshift_finished", "SELECT" },
-      { "nightshift_grip", "SELECT" },
       { "nightshift_history", "SELECT" },
       { "nightshift_holder", "SELECT" },
       { "nightshift_job", "SELECT" },
@@ -94,6 +87,7 @@ local ROLES = {
       { "nightshift_lease", "SELECT" },
       { "nightshift_mended", "SELECT" },
       { "nightshift_meta", "SELECT" },
+      { "nightshift_owed", "SELECT" },
       { "nightshift_pause", "SELECT" },
       { "nightshift_queue", "SELECT" },
       { "nightshift_ready", "SELECT" },
@@ -102,6 +96,8 @@ local ROLES = {
       { "nightshift_served", "SELECT" },
       { "nightshift_signal", "SELECT(job_id, name, sent)" },
       { "nightshift_slot", "SELECT" },
+      { "nightshift_source", "SELECT" },
+      { "nightshift_unique_key", "SELECT" },
     },
     routines = {},
   },
@@ -115,7 +111,8 @@ end
 
 local PUSHER = set [[edge_circle edge_circle_wait edge_ended edge_lock edge_more edge_parent handle_ids handle_schema
   listen_ring queue_add queue_find server_now signal_call signal_limit signal_live]]
-local DASHBOARD = set "admin_info admin_info_finished handle_schema queue_find queue_list server_now"
+local DASHBOARD = set [[admin_info admin_info_finished handle_schema queue_find queue_list server_now source_columns
+  source_engine source_find source_jobs source_list source_zone]]
 -- Accounts need none of these: verbs from outside and this doctor's own. What an adopted table asks
 -- for is a worker's, but the table is not ours to give rights on.
 local OTHERS = { "^admin_", "^doctor_", "^prune_", "^report_" }

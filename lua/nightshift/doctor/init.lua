@@ -15,7 +15,7 @@ local ORDER = {
   "server", "connection", "clock", "isolation", "settings", "durability", "binlog", "writable",
   "schema", "tables", "write", "ids", "procedures", "grants", "ring", "locks", "plans", "timeouts",
   "connections", "statements", "tmpdir", "transactions", "handlers", "holders", "scripts", "lost",
-  "drains",
+  "adopted",
 }
 
 local function check_of(name)

@@ -1,7 +1,8 @@
---- Checks of jobs and of those who work them off: handlers, holders, scripts, lost jobs, drains.
+--- Checks of jobs and of those who work them off: handlers, holders, scripts, lost jobs, adopted tables.
 -- A check is a function of this table by its name; nightshift.doctor says what it returns.
 
 local core = require "nightshift.core"
+local sources = require "nightshift.source.known"
 local times = require "nightshift.times"
 local unserved = require "nightshift.report.unserved"
 local versions = require "nightshift.versions"
@@ -102,17 +103,17 @@ function checks.lost(seen)
     "a living host mends them within minutes, nightshift rescue at once; please report it"
 end
 
-function checks.drains(seen)
+function checks.adopted(seen)
   if seen.calls_only then return "ok", CALLS_ONLY end
   if not seen.tables then return "warn", NOT_LOOKED_AT, "see schema" end
-  local rows = ask(seen, "doctor_drained")
-  if not rows then return "ok", "not looked at: this user may not read them" end
-  if #rows == 0 then return "ok", "no row of an adopted table is half way" end
-  local found = {}
-  for i, row in ipairs(rows) do found[i] = ("%d of %s"):format(row.n, row.tab) end
-  return "warn",
-    "rows of adopted tables are half way to a queue, and their drain is over: " .. table.concat(found, ", "),
-    "nightshift rescue, by a user who may delete them there; a host that serves the table does it, too"
+  if not ask(seen, "source_list") then return "ok", "not looked at: this user may not read them" end
+  local rows, found = sources.list(seen.handle) or {}, {}
+  for _, row in ipairs(rows) do
+    for _, trouble in ipairs(sources.troubles(row)) do found[#found + 1] = trouble end
+  end
+  if #found == 0 then return "ok", ("no row of %d adopted tables waits for a host"):format(#rows) end
+  return "warn", table.concat(found, "; "), "nightshift work --adopt with its mapping writes what rows are owed; one "
+    .. "that the server refuses is tried each minute: mend what it says"
 end
 
 return checks

@@ -397,7 +397,6 @@ function no_handler(handle, row)
 end
 
 local function serves_what(h)
-  if h.queues and #h.queues == 0 then return place(h) .. " serves adopted tables only" end
   return ("%s serves %s"):format(place(h), h.queues and some(h.queues, 5) or "every queue")
 end
 

@@ -41,13 +41,13 @@ local function ask(self, statement, ...) return steps.ask(self.t, statement, ...
 local function logger(self)
   return function(event, row, message)
     if event == "row.refused" then self.refused_at = core.clock() end
-    self.host.log(event, self.name, row, message)
+    self.host.log("warn", event, self.name, row, message)
   end
 end
 
 local function complain(self, message, code)
   self.wait = math.min((self.wait or 0.05) * 2, TROUBLE)
-  self.host.log("adopted.error", self.name, nil, ("%s (%s)"):format(message, code or "SQL"))
+  self.host.log("error", "adopted.error", self.name, nil, ("%s (%s)"):format(message, code or "SQL"))
   self.owned_at = -math.huge
   return self.wait
 end
@@ -78,7 +78,7 @@ local function is_served(self)
   for _, name in ipairs(core.decode(names)) do served = served or name == handler or name == core.null end
   if served == self.served then return served end
   self.served = served
-  if not served then self.host.log("adopted.no_handler", self.name, nil, handler, "handler") end
+  if not served then self.host.log("warn", "adopted.no_handler", self.name, nil, handler, "handler") end
   return served
 end
 
@@ -136,7 +136,7 @@ end
 local function wanted(self, ready, now)
   local least = math.min(MOST, 2 * self.host.workers)
   local target = self.target or least
-  if self.more and ready < target // 4 then target = target * 2 end
+  if self.more and ready <= target // 4 then target = target * 2 end
   if now >= self.counted_at then
     local started = math.max(0, self.taken - ready - self.gone)
     target = math.min(target, math.max(least, 2 * started))
@@ -185,7 +185,8 @@ end
 --- Says once when people pause the table, and when they resume it.
 local function obey(self, paused)
   if paused ~= self.paused and (paused or self.paused ~= nil) then
-    self.host.log(paused and "adopted.paused" or "adopted.resumed", self.name)
+    if paused then self.host.log("info", "adopted.paused", self.name)
+    else self.host.log("info", "adopted.resumed", self.name) end
   end
   self.paused = paused
 end
@@ -312,6 +313,8 @@ function runner.open(connection, mapping, host)
     db:close()
     return nil, message, code
   end
+  local advice = t:advice()
+  if advice then host.log("warn", "adopted.index", self.name, nil, advice, "advice") end
   self.t, self.every = t, (t.map.every or 1000000) / 1000000
   return self
 end

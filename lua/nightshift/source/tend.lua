@@ -136,6 +136,11 @@ local function give_back(self, ids)
     marks[i] = ("[%s,%d]"):format(job.row_id, job.id)
     owed[i] = ('[%d,%s,%d,0,null,"open"]'):format(self.id, job.row_id, job.id)
   end
+  for _, statement in ipairs { "prune_attempts", "prune_signals" } do -- as many as there are
+    local result
+    result, message, code = steps.ask(self, statement, steps.list(gone))
+    if not result then return nil, message, code end
+  end
   for _, change in ipairs {
     { "source_owe", steps.list(owed) }, { "source_back_unready", self.queue, steps.list(places) },
     { "source_back_keys", self.queue, self.id, steps.list(marks) }, { "settle_gone", steps.list(gone) },

@@ -170,12 +170,19 @@ function Maker:unkeyed(words)
   return self:without_job(words)
 end
 
+--- What a row says of the job that has it, in its column's collation.
+function Maker:claimant()
+  local field = self.map.parts.claimed_by
+  if not (field.charset and field.collation) then return "CONCAT('ns:', l.job)" end
+  return ("CONVERT(CONCAT('ns:', l.job) USING %s) COLLATE %s"):format(field.charset, field.collation)
+end
+
 --- Rows of which the list l names the job.
 function Maker:ours()
   local words
   if self:state "processing" ~= nil then words = self:not_done { self:in_state "processing" } end
   words = words or self:not_done { self:in_state "open" }
-  if self:has "claimed_by" then words[#words + 1] = self:column "claimed_by" .. " = CONCAT('ns:', l.job)" end
+  if self:has "claimed_by" then words[#words + 1] = self:column "claimed_by" .. " = " .. self:claimant() end
   return all_of(words)
 end
 
@@ -242,7 +249,7 @@ end
 function Maker:taken()
   local words = {}
   if self:state "processing" ~= nil then words[1] = self:set_state "processing" end
-  if self:has "claimed_by" then words[#words + 1] = self:column "claimed_by" .. " = CONCAT('ns:', l.job)" end
+  if self:has "claimed_by" then words[#words + 1] = self:column "claimed_by" .. " = " .. self:claimant() end
   self:set_now(words, "claimed_at")
   self:set_now(words, "started")
   if self:has "host" then

@@ -112,7 +112,8 @@ void ns_holder_absolve(ns_db *db) {
   db->rescue.nwronged = 0;
 }
 
-void ns_holder_lost(ns_db *db) {
+/* We were declared dead: no claim is ours any more, nor the id. */
+static void lose_claims(ns_db *db) {
   remember_wronged(db);
   ns_claim_leases_free(&db->claim.leases);
   db->holder = db->claim.unread = db->claim.in_doubt = 0;
@@ -124,7 +125,7 @@ static ns_status forget_claims(ns_db *db, ns_err *err) {
   ns_value param = ns_vint(db->holder);
   ns_status st;
   ns_db_run(db, NS_SQL_HOLDER_UNLOCK, &param, err);
-  ns_holder_lost(db);
+  lose_claims(db);
   if ((st = ns_register(db, db->is_host, err)) == NS_OK)
     ns_holder_absolve(db);
   return st;
@@ -191,7 +192,7 @@ static ns_status declared_dead(ns_db *db, ns_err *err) {
                          (long long)db->holder);
   ns_err none;
   ns_db_run(db, NS_SQL_HOLDER_UNLOCK, &param, &none);
-  ns_holder_lost(db);
+  lose_claims(db);
   err->sqlerr = NS_RUN_AGAIN;
   return st;
 }

@@ -10,9 +10,6 @@
 
 /* ----------------------------------------------------- our own: holder.c */
 
-/* We were declared dead: no claim is ours any more, nor the id. */
-void ns_holder_lost(ns_db *db);
-
 /* We live, so none of the jobs that we lost has killed us: they lose the blame,
 ** best effort. Outside transactions; costs nothing when nothing was lost. */
 void ns_holder_absolve(ns_db *db);

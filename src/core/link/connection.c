@@ -499,7 +499,3 @@ int64_t ns_link_thread(const ns_link *l) {
 void ns_link_limit(ns_link *l, int64_t max_packet) {
   l->max_packet = max_packet > 0 ? (size_t)max_packet : 0;
 }
-
-unsigned ns_link_version(const ns_link *l) {
-  return (unsigned)mysql_get_server_version(l->my);
-}

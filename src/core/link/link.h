@@ -44,8 +44,6 @@ int64_t ns_link_thread(const ns_link *l); /* the server's id of it */
 /* How many answers were slow, and µs of the slowest. */
 int64_t ns_link_slow(const ns_link *l, int64_t *slowest);
 
-unsigned ns_link_version(const ns_link *l); /* e.g. 101106 */
-
 /* The server's max_allowed_packet: what is longer is TOO_BIG before it is sent. */
 void ns_link_limit(ns_link *l, int64_t max_packet);
 

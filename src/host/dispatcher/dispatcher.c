@@ -1,6 +1,6 @@
 /*
 ** The dispatcher's thread: waits for a reason, takes the orders out of the exchange,
-** does a turn, and so on until the host ends. What a turn does is the work of the sources
+** does a turn, and so on until the host ends. What a turn does is the work of the queues
 ** (settling and claiming) and of dispatcher/maintenance.c; turn.h has the picture.
 */
 #include "dispatcher/dispatcher.h"
@@ -19,16 +19,10 @@
 #define HOLD_LOOK (NS_SECOND / 4) /* at the connection, while jobs run */
 #define CLOSE_MAX (3 * NS_SECOND) /* from its end on the server is waited for so long */
 
-/* In the order in which they are opened; they work in the opposite one. */
-static nsh_source_open *const kinds[NSH_SOURCES_MAX] = {nsh_queues_open, nsh_adopted_open};
-
 /* --------------------------------------------------------------- one turn */
 
 static bool is_due(const nsh_dispatch *d, int64_t now) {
-  for (size_t i = 0; i < d->nsources; i++)
-    if (d->sources[i]->due(d->sources[i], now))
-      return true;
-  return nsh_maintenance_due(d, now);
+  return nsh_queues_due(d->queues, now) || nsh_maintenance_due(d, now);
 }
 
 static bool has_work(const nsh_dispatch *d, int64_t now) {
@@ -42,12 +36,9 @@ static bool has_work(const nsh_dispatch *d, int64_t now) {
 
 /* When has_work may change its mind by itself. */
 static int64_t next_time(const nsh_dispatch *d, int64_t now) {
-  int64_t next = nsh_maintenance_next(d);
   if (now < d->error_at)
     return d->error_at;
-  for (size_t i = 0; i < d->nsources; i++)
-    next = nsh_sooner(next, d->sources[i]->next(d->sources[i]));
-  return next;
+  return nsh_sooner(nsh_maintenance_next(d), nsh_queues_next(d->queues));
 }
 
 static void wait_until(nsh_exchange *m, int64_t when) {
@@ -70,8 +61,7 @@ static void take_turn(nsh_dispatch *d, nsh_turn *t) {
   }
   t->room = nsh_exchange_room(m);
   t->limit = t->room.all;
-  for (size_t i = d->nsources; i-- > 0;)
-    d->sources[i]->take(d->sources[i], t, now);
+  nsh_queues_take(d->queues, t, now);
   nsh_maintenance_take(d, t, now);
   ns_assert(t->limit == t->room.all);
   m->cycling = true;
@@ -81,10 +71,7 @@ static void take_turn(nsh_dispatch *d, nsh_turn *t) {
 
 /* Jobs first: what was claimed does not wait for maintenance. */
 static void do_turn(nsh_dispatch *d, nsh_turn *t) {
-  bool done = true;
-  for (size_t i = d->nsources; i-- > 0;)
-    done = d->sources[i]->run(d->sources[i], t) && done;
-  if (done)
+  if (nsh_queues_run(d->queues, t))
     nsh_maintenance_run(d, t);
   else
     nsh_maintenance_put_back(d, t);
@@ -101,12 +88,6 @@ static bool may_end(nsh_dispatch *d) {
   return end || atomic_load(&d->exchange->give_up);
 }
 
-static void stop_sources(nsh_dispatch *d) {
-  for (size_t i = 0; i < d->nsources; i++)
-    if (d->sources[i]->stop != NULL)
-      d->sources[i]->stop(d->sources[i]);
-}
-
 static void *thread(void *arg) {
   nsh_dispatch *d = arg;
   nsh_exchange *m = d->exchange;
@@ -118,7 +99,6 @@ static void *thread(void *arg) {
   }
   ns_end_by(d->db, ns_mono_us() + CLOSE_MAX);
   nsh_listen_stop(d->listen, d->db);
-  stop_sources(d);
   nsh_exchange_lock(m);
   m->clean = nsh_exchange_quiescent(m);
   m->ended = true;
@@ -159,18 +139,6 @@ static void say_unrung(ns_db *db) {
                                     "makes procedures anew")));
 }
 
-static ns_status open_sources(nsh_dispatch *d, ns_err *err) {
-  for (size_t i = 0; i < NSH_SOURCES_MAX; i++) {
-    nsh_source *source = NULL;
-    ns_status st = kinds[i](d, &source, err);
-    if (source != NULL)
-      d->sources[d->nsources++] = source;
-    if (st != NS_OK)
-      return st;
-  }
-  return NS_OK;
-}
-
 ns_status nsh_dispatch_open(nsh_dispatch **out, const nsh_config *cfg, nsh_exchange *exchange,
                             nsh_slots *slots, ns_err *err) {
   nsh_dispatch *d = nsh_alloc(sizeof *d);
@@ -188,7 +156,7 @@ ns_status nsh_dispatch_open(nsh_dispatch **out, const nsh_config *cfg, nsh_excha
   }
   nsh_slow_watch(d->slow, NSH_DISPATCHER, &db);
   if ((st = ns_open(&d->db, &db, err)) != NS_OK || (st = ns_probe(d->db, err)) != NS_OK ||
-      (st = ns_register(d->db, true, err)) != NS_OK || (st = open_sources(d, err)) != NS_OK ||
+      (st = ns_register(d->db, true, err)) != NS_OK || (st = nsh_queues_open(&d->queues, d, err)) != NS_OK ||
       (st = nsh_listen_open(&d->listen, d->db, exchange, err)) != NS_OK ||
       (st = nsh_upkeep_open(&d->upkeep, cfg, exchange, d->slow, err)) != NS_OK) {
     nsh_dispatch_close(d);
@@ -231,12 +199,10 @@ bool nsh_dispatch_close(nsh_dispatch *d) {
     pthread_join(d->thread, NULL);
   ended = nsh_upkeep_close(d->upkeep);
   nsh_listen_close(d->listen);
-  stop_sources(d);
   ns_close(d->db);
   if (ended) /* no thread is left that tells it */
     ended = nsh_slow_close(d->slow);
-  for (size_t i = 0; i < d->nsources; i++)
-    d->sources[i]->close(d->sources[i]);
+  nsh_queues_close(d->queues);
   nsh_maintenance_close(d);
   free(d);
   return ended;

@@ -59,7 +59,7 @@ static bool work_differs(const nsh_dispatch *d) {
 
 bool nsh_maintenance_due(const nsh_dispatch *d, int64_t now) {
   const nsh_exchange *m = d->exchange;
-  return m->ntouches > 0 || m->want_ids > 0 || m->notices || m->died ||
+  return m->ntouches > 0 || m->want_ids > 0 || m->notices ||
          m->serves || now >= d->serves_at ||
          (work_differs(d) && now >= d->workers_at) ||
          now >= d->beat_at || now >= d->widen_at || (may_be_told(d) && now >= d->told_at);
@@ -101,11 +101,10 @@ void nsh_maintenance_take(nsh_dispatch *d, nsh_turn *t, int64_t now) {
     t->notices = true;
     d->told_at = now + TOLD_BUSY;
   }
-  t->died = m->died;
   t->want_ids = m->want_ids;
   t->touches = m->touches;
   t->ntouches = m->ntouches;
-  m->notices = m->died = false;
+  m->notices = false;
   m->want_ids = 0;
   m->touches = NULL;
   m->ntouches = m->captouches = 0;
@@ -117,7 +116,6 @@ void nsh_maintenance_put_back(nsh_dispatch *d, nsh_turn *t) {
   nsh_exchange_lock(m);
   m->want_ids += t->want_ids;
   m->notices = m->notices || t->notices;
-  m->died = m->died || t->died;
   nsh_exchange_unlock(m);
   for (size_t i = 0; i < t->ntouches; i++)
     free(t->touches[i].text); /* signs of life come again */
@@ -133,8 +131,7 @@ static void write_touches(nsh_dispatch *d, nsh_turn *t) {
   if (t->ntouches == 0)
     return;
   signs = nsh_alloc(t->ntouches * sizeof *signs);
-  for (size_t i = 0; i < d->nsources; i++)
-    d->sources[i]->touch(d->sources[i], t, signs);
+  nsh_queues_touch(d->queues, t, signs);
   for (size_t i = 0; i < t->ntouches; i++)
     free(t->touches[i].text);
   free(signs);
@@ -238,7 +235,7 @@ static void write_served(nsh_dispatch *d, int64_t now) {
   nsh_served_queues_json(&queues, d->cfg);
   nsh_served_reserves_json(&reserves, d->cfg);
   nsh_must(!queues.oom && !reserves.oom);
-  if (d->cfg->nqueues > 0 || d->cfg->no_queues)
+  if (d->cfg->nqueues > 0)
     s.queues = ns_buf_bytes(&queues);
   if (d->cfg->nreserves > 0)
     s.reserves = ns_buf_bytes(&reserves);
@@ -306,9 +303,6 @@ void nsh_maintenance_run(nsh_dispatch *d, nsh_turn *t) {
   write_workers(d, t, now);
   read_notices(d, t);
   check_claims(d);
-  for (size_t i = 0; t->died && i < d->nsources; i++)
-    if (d->sources[i]->rescue != NULL)
-      d->sources[i]->rescue(d->sources[i]);
   ring_idle_hosts(d, now);
   widen_listener(d, now);
 }

@@ -1,5 +1,5 @@
 /*
-** Nightshift's own queues as a source of jobs. A cycle writes the verdicts, claims what the
+** The queues: where jobs come from, and verdicts go. A cycle writes the verdicts, claims what the
 ** workers can take and hands it over.
 **
 ** When to claim: while claims come back full there is more ("hot"). A claim
@@ -32,6 +32,7 @@
 #define SERVED_OLD NS_SECOND
 #define NOTHING_OLD NS_SECOND /* the answer that nothing is due soon is asked for again */
 #define LAST_LOOK 5000 /* of one that drains, after a claim that found nothing */
+#define TELL_GAP (10 * NS_SECOND) /* between two lines on what is waited for */
 #define HELD_RETRY 10000 /* dependents with a row that another transaction holds */
 
 /* What a host that is to end when nothing is left still waits for: of what is scheduled
@@ -44,9 +45,9 @@ typedef struct outlook {
   int64_t nothing_at;   /* when the server has last said so; 0: something was, or may be since */
 } outlook;
 
-/* The source. Instants ('…_at') are monotonic µs. */
-typedef struct queues {
-  nsh_source source; /* first: a pointer to it is one to this */
+/* Instants ('…_at') are monotonic µs. */
+struct nsh_queues {
+  nsh_dispatch *d;
   nsh_retry unsettled;
   nsh_served served;
   outlook outlook;
@@ -56,25 +57,25 @@ typedef struct queues {
   int64_t due;         /* as the last cycle said; -1: no reason to claim by itself */
   int empties;         /* claims in a row that found nothing */
   int64_t empty_since; /* when the first of them began */
+  int64_t waits_told_at; /* what a drain waits for is not told again before */
   /* of the turn under way */
   nsh_turn *turn; /* for choose_anew */
   bool woken;     /* by the listener, or for a last look */
-  bool active;    /* there is something for a cycle to do */
   int64_t began;  /* the cycle */
-} queues;
+};
 
 /* ------------------------------------------------------------------ when */
 
 /* A claim of any pool may find something. */
-static void mark_hot(queues *q) {
-  nsh_dispatch *d = q->source.d;
+static void mark_hot(nsh_queues *q) {
+  nsh_dispatch *d = q->d;
   for (size_t i = 0; i < d->exchange->npools; i++)
     q->hot[i] = true;
 }
 
 /* A claim has a reason to find something. */
-static bool may_claim(const queues *q, int64_t now) {
-  const nsh_dispatch *d = q->source.d;
+static bool may_claim(const nsh_queues *q, int64_t now) {
+  const nsh_dispatch *d = q->d;
   nsh_room room = nsh_exchange_room(d->exchange);
   bool any = room.open > 0 && q->hot[0];
   for (size_t i = 1; i < d->exchange->npools; i++)
@@ -82,17 +83,15 @@ static bool may_claim(const queues *q, int64_t now) {
   return any || (room.all > 0 && (d->exchange->woken || now >= q->recheck_at || now >= q->due_at));
 }
 
-static bool is_due(const nsh_source *source, int64_t now) {
-  const queues *q = (const queues *)source;
-  const nsh_exchange *m = source->d->exchange;
+bool nsh_queues_due(const nsh_queues *q, int64_t now) {
+  const nsh_exchange *m = q->d->exchange;
   return q->unsettled.batch.n > 0 || m->verdicts.n > 0 || m->parents.n > 0 ||
          nsh_retry_waiting(&q->unsettled) > 0 || now >= q->unsettled.again_at || may_claim(q, now);
 }
 
-static int64_t next_time(const nsh_source *source) {
-  const queues *q = (const queues *)source;
+int64_t nsh_queues_next(const nsh_queues *q) {
   int64_t t = q->unsettled.again_at;
-  if (nsh_exchange_room(source->d->exchange).all > 0)
+  if (nsh_exchange_room(q->d->exchange).all > 0)
     t = nsh_sooner(t, nsh_sooner(q->recheck_at, q->due_at));
   return t;
 }
@@ -115,35 +114,25 @@ static void hold_places(nsh_room *room, size_t waiting, size_t written) {
   room->all = most;
 }
 
-static bool are_ours(const nsh_batch *b) {
-  for (size_t i = 0; i < b->n; i++)
-    if (b->items[i].lease < 0)
-      return false;
-  return true;
-}
-
-static void take_verdicts(nsh_source *source, nsh_turn *t, int64_t now) {
-  queues *q = (queues *)source;
-  nsh_exchange *m = source->d->exchange;
+void nsh_queues_take(nsh_queues *q, nsh_turn *t, int64_t now) {
+  nsh_exchange *m = q->d->exchange;
   size_t written;
-  q->active = source->d->nsources == 1 || is_due(source, now);
   written = nsh_retry_take(&q->unsettled, &m->verdicts, &m->parents, now);
-  ns_assert(are_ours(&q->unsettled.batch));
-  nsh_slow_owes(source->d->slow, NSH_DISPATCHER, &q->unsettled);
+  nsh_slow_owes(q->d->slow, NSH_DISPATCHER, &q->unsettled);
   hold_places(&t->room, nsh_retry_waiting(&q->unsettled) + m->parents.n, written);
   t->limit = t->room.all;
   q->woken = t->limit > 0 && (m->woken || now >= q->recheck_at);
   if (m->woken) /* a job that is due soon may have been pushed */
     q->outlook.nothing_at = 0;
-  if (q->active && t->limit > 0) {
+  if (t->limit > 0) {
     m->woken = false;
     q->recheck_at = q->due_at = NSH_NEVER;
   }
 }
 
 /* The claim is still to be made; verdicts may have been written before it. */
-static void put_back(queues *q, const nsh_turn *t) {
-  nsh_dispatch *d = q->source.d;
+static void put_back(nsh_queues *q, const nsh_turn *t) {
+  nsh_dispatch *d = q->d;
   size_t settled = nsh_retry_failed(&q->unsettled, ns_trouble(d->db), ns_mono_us());
   nsh_slow_owes(d->slow, NSH_DISPATCHER, &q->unsettled);
   if (t->limit > 0)
@@ -154,28 +143,13 @@ static void put_back(queues *q, const nsh_turn *t) {
   nsh_exchange_unlock(d->exchange);
 }
 
-static bool wants_places(const nsh_source *source, const nsh_turn *t) {
-  const queues *q = (const queues *)source;
-  return q->active && t->limit > 0 && q->served.n > 0;
-}
-
-/* The claim waits for the next turn. */
-static void claim_later(nsh_source *source) {
-  queues *q = (queues *)source;
-  nsh_exchange *m = source->d->exchange;
-  mark_hot(q);
-  nsh_exchange_lock(m);
-  m->woken = m->woken || q->woken;
-  nsh_exchange_unlock(m);
-}
-
 /* Is a queue worth waiting for? A queue that pool 0 has no room for is not, nor a queue that
 ** has more already. */
-static bool is_wanted(const queues *q, size_t queue) {
+static bool is_wanted(const nsh_queues *q, size_t queue) {
   return !q->hot[0] || (q->served.pools[queue] > 0 && !q->hot[q->served.pools[queue]]);
 }
 
-static void list_awaited(const queues *q, nsh_exchange *m) {
+static void list_awaited(const nsh_queues *q, nsh_exchange *m) {
   const nsh_served *f = &q->served;
   nsh_must(ns_grow(&m->queues, &m->capqueues, f->n + f->npaused, sizeof *m->queues));
   m->nqueues = 0;
@@ -189,8 +163,8 @@ static void list_awaited(const queues *q, nsh_exchange *m) {
 
 /* Tells the listener what to wait for, if anything. A listener that sleeps already, for
 ** less, is woken. The lock is held. */
-static void arm_listener(queues *q) {
-  nsh_dispatch *d = q->source.d;
+static void arm_listener(nsh_queues *q) {
+  nsh_dispatch *d = q->d;
   nsh_exchange *m = d->exchange;
   bool any = !q->hot[0];
   for (size_t i = 0; i < q->served.n; i++)
@@ -198,7 +172,7 @@ static void arm_listener(queues *q) {
   if (!any)
     return;
   list_awaited(q, m);
-  m->newest = d->cfg->nqueues > 0 || d->cfg->no_queues || q->hot[0] ? -1 : q->served.newest;
+  m->newest = d->cfg->nqueues > 0 || q->hot[0] ? -1 : q->served.newest;
   m->holder = d->holder;
   if (m->armed && q->narrow && !q->hot[0]) {
     m->narrow = true;
@@ -214,8 +188,8 @@ static void arm_listener(queues *q) {
 
 /* Which pools' claims came back full? One without room is worth a claim as soon
 ** as it has some. 'got': jobs of each pool's queue, of all other queues in got[0]. */
-static void update_hot(queues *q, const nsh_turn *t, const size_t *got) {
-  nsh_dispatch *d = q->source.d;
+static void update_hot(nsh_queues *q, const nsh_turn *t, const size_t *got) {
+  nsh_dispatch *d = q->d;
   size_t open = got[0];
   for (size_t i = 1; i < d->exchange->npools; i++) {
     size_t own = t->room.own[i];
@@ -230,9 +204,9 @@ static void update_hot(queues *q, const nsh_turn *t, const size_t *got) {
 }
 
 /* After a claim: when to claim next. The lock is held. */
-static void plan_next_claim(queues *q, const nsh_turn *t, const size_t *got, size_t n,
+static void plan_next_claim(nsh_queues *q, const nsh_turn *t, const size_t *got, size_t n,
                             int64_t now) {
-  nsh_dispatch *d = q->source.d;
+  nsh_dispatch *d = q->d;
   update_hot(q, t, got);
   if (n > 0)
     q->empties = 0;
@@ -261,15 +235,15 @@ static bool is_busy(const nsh_dispatch *d) {
 }
 
 /* Is the last answer still true? 'first': when the first job of any name is due. */
-static bool answer_stands(const queues *q, int64_t first, int64_t now) {
+static bool answer_stands(const nsh_queues *q, int64_t first, int64_t now) {
   const outlook *o = &q->outlook;
   if (o->due_at != NSH_NEVER)
     return now < o->due_at && first <= o->due_at;
   return o->nothing_at >= q->empty_since && now - o->nothing_at < NOTHING_OLD;
 }
 
-static void ask_what_is_due(queues *q) {
-  nsh_dispatch *d = q->source.d;
+static void ask_what_is_due(nsh_queues *q) {
+  nsh_dispatch *d = q->d;
   outlook *o = &q->outlook;
   ns_err err;
   ns_status st =
@@ -286,8 +260,8 @@ static void ask_what_is_due(queues *q) {
 
 /* After a claim that found nothing, before the next is planned: what is due soon? A look
 ** that failed is repeated. The exchange is not locked. */
-static void look_ahead(queues *q) {
-  nsh_dispatch *d = q->source.d;
+static void look_ahead(nsh_queues *q) {
+  nsh_dispatch *d = q->d;
   outlook *o = &q->outlook;
   int64_t in = ns_first_due(d->db);
   int64_t now = ns_mono_us();
@@ -302,19 +276,16 @@ static void look_ahead(queues *q) {
 }
 
 /* As it was seen then: µs until the first of it is due, -1: nothing is. */
-static int64_t first_due(const queues *q) {
+static int64_t first_due(const nsh_queues *q) {
   int64_t due_at = q->outlook.due_at;
   int64_t now = ns_mono_us();
   return due_at == NSH_NEVER ? -1 : due_at > now ? due_at - now : 0;
 }
 
-/* The lock is held. */
-static bool has_rested(const nsh_source *source, int64_t *due, size_t *deferred) {
-  const queues *q = (const queues *)source;
-  *due = first_due(q);
-  *deferred = 0;
+/* Was nothing found twice? The lock is held. */
+static bool has_rested(const nsh_queues *q) {
   return q->empties >= 2 && q->due != 0 && q->outlook.known &&
-         ns_looked_everywhere(source->d->db, q->served.items, q->served.n, q->empty_since);
+         ns_looked_everywhere(q->d->db, q->served.items, q->served.n, q->empty_since);
 }
 
 static void tell_jobs(const ns_upcoming *u) {
@@ -327,19 +298,32 @@ static void tell_jobs(const ns_upcoming *u) {
                    ns_fs("next", next), ns_fs("until", until)));
 }
 
-static bool log_awaited(const nsh_source *source) {
-  const queues *q = (const queues *)source;
-  bool any = q->outlook.due_at != NSH_NEVER;
-  if (any)
-    tell_jobs(&q->outlook.upcoming);
-  return any;
+/* Logs, now and then, what a host that would end waits for. */
+static void log_awaited(nsh_queues *q) {
+  int64_t now = ns_mono_us();
+  if (now < q->waits_told_at || q->outlook.due_at == NSH_NEVER)
+    return;
+  tell_jobs(&q->outlook.upcoming);
+  q->waits_told_at = now + TELL_GAP;
+}
+
+/* Publishes whether there is anything left to be had. True: something that is due soon is all
+** that there is to wait for. The exchange is locked. */
+static bool publish_rest(const nsh_queues *q) {
+  const nsh_dispatch *d = q->d;
+  nsh_exchange *m = d->exchange;
+  ns_assert(pthread_equal(d->self, pthread_self()));
+  m->cycling = false;
+  m->rest_due = first_due(q);
+  m->rested = has_rested(q) && m->outstanding == 0 && m->unsettled == 0;
+  return m->rested && m->rest_due >= 0 && m->rest_due <= d->cfg->drain_within;
 }
 
 /* ------------------------------------------------------------------ what */
 
 static void choose_anew(ns_want *want, const ns_queue_row *rows, size_t n) {
-  queues *q = want->arg;
-  nsh_served_make(&q->served, q->source.d->cfg, rows, n);
+  nsh_queues *q = want->arg;
+  nsh_served_make(&q->served, q->d->cfg, rows, n);
   want->limit = nsh_served_share(&q->served, &q->turn->room);
   want->queues = q->served.items;
   want->nqueues = q->served.n;
@@ -347,7 +331,7 @@ static void choose_anew(ns_want *want, const ns_queue_row *rows, size_t n) {
 
 /* Chooses the claim of this turn: from the queues as they were at most a second ago, or
 ** are when we are woken. */
-static ns_want choose_claim(queues *q, nsh_turn *t) {
+static ns_want choose_claim(nsh_queues *q, nsh_turn *t) {
   bool stale = q->woken || ns_mono_us() - q->served.made_at > SERVED_OLD;
   ns_want want = {.arg = q};
   q->turn = t;
@@ -360,8 +344,8 @@ static ns_want choose_claim(queues *q, nsh_turn *t) {
   return want;
 }
 
-static void publish_turn(queues *q, const nsh_turn *t, ns_jobs *jobs, size_t settled, int64_t now) {
-  nsh_dispatch *d = q->source.d;
+static void publish_turn(nsh_queues *q, const nsh_turn *t, ns_jobs *jobs, size_t settled, int64_t now) {
+  nsh_dispatch *d = q->d;
   nsh_exchange *m = d->exchange;
   size_t n = jobs->n;
   size_t got[NSH_POOLS_MAX] = {0};
@@ -386,30 +370,16 @@ static void publish_turn(queues *q, const nsh_turn *t, ns_jobs *jobs, size_t set
     mark_hot(q); /* no worker was up: what came back waits for the next */
   if ((settled > 0 || q->due == 0) && t->room.open == 0)
     d->more = true; /* what came back, or was spawned */
-  waits = nsh_turn_over(d);
+  waits = publish_rest(q);
   nsh_exchange_unlock(m);
   m->notify(m->notify_arg);
   if (waits)
-    nsh_turn_tell(d);
-}
-
-/* This turn was for the other sources. */
-static void pass(queues *q) {
-  nsh_dispatch *d = q->source.d;
-  bool waits;
-  if (q->empties > 1)
-    look_ahead(q);
-  nsh_exchange_lock(d->exchange);
-  waits = nsh_turn_over(d);
-  nsh_exchange_unlock(d->exchange);
-  d->exchange->notify(d->exchange->notify_arg);
-  if (waits)
-    nsh_turn_tell(d);
+    log_awaited(q);
 }
 
 /* The handlers are known, or have changed: what is claimed changes with them. */
-static void rename_claims(queues *q) {
-  nsh_dispatch *d = q->source.d;
+static void rename_claims(nsh_queues *q) {
+  nsh_dispatch *d = q->d;
   ns_err err;
   if (!d->renamed)
     return;
@@ -421,9 +391,8 @@ static void rename_claims(queues *q) {
   mark_hot(q);
 }
 
-static bool settle_and_claim(nsh_source *source, nsh_turn *t) {
-  queues *q = (queues *)source;
-  nsh_dispatch *d = source->d;
+bool nsh_queues_run(nsh_queues *q, nsh_turn *t) {
+  nsh_dispatch *d = q->d;
   ns_err err;
   ns_jobs jobs = NS_JOBS_INIT;
   ns_want want;
@@ -431,10 +400,6 @@ static bool settle_and_claim(nsh_source *source, nsh_turn *t) {
   int64_t now;
   ns_status st;
   rename_claims(q);
-  if (!q->active) {
-    pass(q);
-    return true;
-  }
   want = choose_claim(q, t);
   q->began = ns_mono_us();
   nsh_slow_doing(d->slow, NSH_DISPATCHER, q->unsettled.batch.n, want.limit > 0);
@@ -458,36 +423,26 @@ static bool settle_and_claim(nsh_source *source, nsh_turn *t) {
   return true;
 }
 
-static void write_signs(nsh_source *source, const nsh_turn *t, ns_sign *signs) {
-  size_t n = nsh_turn_signs(t, 0, INT64_MAX, signs);
+void nsh_queues_touch(nsh_queues *q, const nsh_turn *t, ns_sign *signs) {
+  size_t n = nsh_turn_signs(t, signs);
   ns_err err;
-  if (n > 0 && ns_touch_many(source->d->db, signs, n, &err) == NS_OK)
-    nsh_turn_lost(source->d, t, signs, n);
+  if (n > 0 && ns_touch_many(q->d->db, signs, n, &err) == NS_OK)
+    nsh_turn_lost(q->d, t, signs, n);
 }
 
 /* ----------------------------------------------------------- birth and end */
 
-static void close_queues(nsh_source *source) {
-  queues *q = (queues *)source;
+void nsh_queues_close(nsh_queues *q) {
+  if (q == NULL)
+    return;
   nsh_retry_free(&q->unsettled);
   nsh_served_free(&q->served);
   free(q);
 }
 
-ns_status nsh_queues_open(nsh_dispatch *d, nsh_source **out, ns_err *err) {
-  queues *q = nsh_alloc(sizeof *q);
-  q->source = (nsh_source){.d = d,
-                           .due = is_due,
-                           .next = next_time,
-                           .take = take_verdicts,
-                           .run = settle_and_claim,
-                           .wants = wants_places,
-                           .starved = claim_later,
-                           .touch = write_signs,
-                           .rested = has_rested,
-                           .tell = log_awaited,
-                           .close = close_queues};
-  *out = &q->source;
+ns_status nsh_queues_open(nsh_queues **out, nsh_dispatch *d, ns_err *err) {
+  nsh_queues *q = *out = nsh_alloc(sizeof *q);
+  q->d = d;
   q->unsettled = NSH_RETRY_INIT;
   mark_hot(q);
   q->served.closed = true; /* until it is known what there are handlers for */

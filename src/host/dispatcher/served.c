@@ -37,7 +37,7 @@ static void add_queues(nsh_served *s, const nsh_config *cfg, const ns_queue_row 
     for (size_t k = 0; k < n; k++)
       if (is_named(&cfg->queues[i], &rows[k]))
         add_queue(s, cfg, &rows[k], cfg->queues[i].weight);
-  for (size_t k = 0; cfg->nqueues == 0 && !cfg->no_queues && k < n; k++)
+  for (size_t k = 0; cfg->nqueues == 0 && k < n; k++)
     add_queue(s, cfg, &rows[k], 1);
 }
 
@@ -58,8 +58,7 @@ static ns_status make_queues(const nsh_config *cfg, ns_db *db, ns_err *err) {
   for (size_t i = 0; i < cfg->nqueues && st == NS_OK; i++)
     st = ns_queue_id(db, cfg->queues[i].name, true, &id, err);
   for (size_t i = 0; i < cfg->nreserves && st == NS_OK; i++)
-    if (!nsh_config_is_adopted(cfg, cfg->reserves[i].name))
-      st = ns_queue_id(db, cfg->reserves[i].name, true, &id, err);
+    st = ns_queue_id(db, cfg->reserves[i].name, true, &id, err);
   return st;
 }
 
@@ -196,18 +195,6 @@ void nsh_served_queues_json(ns_buf *list, const nsh_config *cfg) {
     ns_buf_add_json(list, cfg->queues[i].name);
   }
   ns_buf_addc(list, ']');
-}
-
-bool nsh_served_has(const char *list, ns_bytes name) {
-  ns_buf item = NS_BUF_INIT;
-  size_t n = strlen(list);
-  bool more = n > 5 && strcmp(list + n - 5, "null]") == 0;
-  bool has;
-  ns_buf_add_json(&item, name);
-  nsh_must(!item.oom);
-  has = memmem(list, n, item.p, item.n) != NULL; /* quotes inside have a backslash */
-  ns_buf_free(&item);
-  return has || more;
 }
 
 void nsh_served_reserves_json(ns_buf *list, const nsh_config *cfg) {

@@ -202,7 +202,6 @@ void nsh_exchange_free(nsh_exchange *m) {
   free(m->ids);
   free(m->lost);
   free(m->revoked);
-  free(m->withdrawn);
   free(m->queues);
   free(m->handlers);
   free(m->names);
@@ -224,14 +223,14 @@ void nsh_exchange_unlock(nsh_exchange *m) {
 
 /* --------------------------------------------------------------- the loop */
 
-nsh_batch *nsh_exchange_batch(nsh_exchange *m, int64_t lease, size_t nchildren) {
-  if (lease < 0 || nchildren == 0)
+nsh_batch *nsh_exchange_batch(nsh_exchange *m, size_t nchildren) {
+  if (nchildren == 0)
     return &m->verdicts;
   return nchildren > MANY_CHILDREN ? &m->large : &m->parents;
 }
 
 void nsh_exchange_verdict(nsh_exchange *m, const ns_verdict *v) {
-  nsh_batch *batch = nsh_exchange_batch(m, v->lease, v->nchildren);
+  nsh_batch *batch = nsh_exchange_batch(m, v->nchildren);
   nsh_batch_add(batch, v);
   if (v->kind != NS_RELEASE)
     batch->items[batch->n - 1].ended = ns_mono_us();
@@ -374,9 +373,4 @@ void nsh_exchange_lose(nsh_exchange *m, const nsh_touch *t) {
 void nsh_exchange_revoke(nsh_exchange *m, const ns_notice *n) {
   nsh_must(ns_grow(&m->revoked, &m->caprevoked, m->nrevoked + 1, sizeof *m->revoked));
   m->revoked[m->nrevoked++] = *n;
-}
-
-void nsh_exchange_withdraw(nsh_exchange *m, int64_t lease) {
-  nsh_must(ns_grow(&m->withdrawn, &m->capwithdrawn, m->nwithdrawn + 1, sizeof *m->withdrawn));
-  m->withdrawn[m->nwithdrawn++] = lease;
 }

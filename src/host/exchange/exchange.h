@@ -84,7 +84,6 @@ void nsh_load_free(nsh_load *load);
 typedef struct nsh_touch {
   uint32_t worker, seq; /* the worker and the job that it is of */
   int64_t id, run, pid;
-  int64_t lease;   /* of the job */
   double progress; /* -1: none */
   char *text;      /* malloc'd; NULL: none */
   size_t n;        /* its bytes */
@@ -141,7 +140,6 @@ typedef struct nsh_exchange {
   bool gone;           /* ... or the death of a holder: for the upkeep */
 
   /* between the dispatcher and the upkeep */
-  bool died;                      /* a holder has, or may have: for the dispatcher */
   int64_t assisted;               /* the holder that the upkeep looks around for */
   bool locks;                     /* named locks serve here */
   bool upkeep_ends, upkeep_ended; /* asked to end; has ended */
@@ -160,11 +158,8 @@ typedef struct nsh_exchange {
   size_t nlost, caplost;
   ns_notice *revoked; /* claims that were ended from outside */
   size_t nrevoked, caprevoked;
-  int64_t *withdrawn; /* leases of jobs that, where not begun, are to be given back */
-  size_t nwithdrawn, capwithdrawn;
   bool lost_all;     /* we were declared dead: no claim is ours any more */
   bool rested;       /* nothing to claim, twice in a row */
-  bool refused;      /* … but rows that the server refuses */
   int64_t rest_due;  /* then: µs until the next scheduled job, -1: none */
   bool ended, clean; /* the thread is done; all was written */
   ns_counters counters;
@@ -174,7 +169,6 @@ typedef struct nsh_exchange {
   size_t arriving[NSH_POOLS_MAX]; /* jobs in 'loads', by the pool of their queue */
   size_t npools;
   size_t outstanding, unsettled;
-  size_t deferred; /* of 'unsettled', those that wait for their time, at last count */
   bool cycling;    /* a turn is under way, ... */
   bool claiming;   /* ... and may claim jobs */
 
@@ -199,9 +193,8 @@ void nsh_exchange_unlock(nsh_exchange *m);
 /* ------------------------------------------------- the loop; lock is held */
 
 /* Where a verdict waits to be written: children keep the jobs of all queues waiting in the
-** dispatcher's transaction, so few are written there at a time, and many of one elsewhere.
-** Those of adopted rows are not told apart. */
-nsh_batch *nsh_exchange_batch(nsh_exchange *m, int64_t lease, size_t nchildren);
+** dispatcher's transaction, so few are written there at a time, and many of one elsewhere. */
+nsh_batch *nsh_exchange_batch(nsh_exchange *m, size_t nchildren);
 
 /* The verdict of a job of the host's, complete: what it points to is kept by its batch
 ** already. Its handler has ended now, if one had begun. Wakes the thread that writes it. */
@@ -249,7 +242,6 @@ void nsh_exchange_deliver(nsh_exchange *m, ns_jobs *jobs, const size_t *by_pool)
 void nsh_exchange_ids(nsh_exchange *m, const int64_t *ids, size_t n);
 void nsh_exchange_lose(nsh_exchange *m, const nsh_touch *t);
 void nsh_exchange_revoke(nsh_exchange *m, const ns_notice *n);
-void nsh_exchange_withdraw(nsh_exchange *m, int64_t lease);
 
 /* A condition on monotonic time. */
 void nsh_exchange_cond(pthread_cond_t *c);
@@ -303,64 +295,5 @@ size_t nsh_retry_sort(nsh_retry *u, const ns_err *trouble, int64_t now);
 
 /* The same after one that failed; when it says nothing of any, they are kept. */
 size_t nsh_retry_failed(nsh_retry *u, const ns_err *trouble, int64_t now);
-
-/* -------------------------------------------------------- verdicts that wait */
-
-/* Verdicts on rows of an adopted table that had better be written later, and, with
-** --drain, which rows have failed here and since when.
-**
-** Invariant: 'next_at' is the first of the instants in 'terms', NEVER when there is
-** none; 'failed' is sorted by id. */
-
-typedef struct nsh_failed {
-  int64_t id;
-  int64_t since; /* monotonic µs: its first failure */
-} nsh_failed;
-
-typedef struct nsh_term {
-  int64_t until; /* monotonic µs */
-  bool kept;     /* ... or until the host ends, which need not wait for it */
-} nsh_term;
-
-typedef struct nsh_deferred {
-  nsh_batch batch; /* those that wait, ... */
-  nsh_term *terms; /* ... each so long */
-  size_t capterms;
-  int64_t next_at;
-  nsh_failed *failed;
-  size_t nfailed, capfailed;
-} nsh_deferred;
-
-#define NSH_DEFERRED_INIT ((nsh_deferred){.batch = NSH_BATCH_INIT, .next_at = INT64_MAX})
-
-/* A copy of 'v' waits. */
-void nsh_deferred_hold(nsh_deferred *p, const ns_verdict *v, nsh_term term);
-
-/* Moves the verdicts that are due, or all, to 'out'. */
-void nsh_deferred_take(nsh_deferred *p, nsh_batch *out, int64_t now, bool all);
-
-/* When the first is over that is not kept; NEVER: there is none. */
-int64_t nsh_deferred_over(const nsh_deferred *p);
-
-/* The row has failed. µs since it did so for the first time. */
-int64_t nsh_deferred_failing(nsh_deferred *p, int64_t id, int64_t now);
-
-/* The same of one that has failed before; -1: it has not. */
-int64_t nsh_deferred_failed(const nsh_deferred *p, int64_t id, int64_t now);
-
-void nsh_deferred_free(nsh_deferred *p);
-
-/* ------------------------------------------------------- rows that come back */
-
-/* The log lines of rows of adopted tables that come back: one each. */
-
-/* Rows with settled verdicts that are failures. */
-void nsh_row_log_failed(ns_bytes table, const ns_verdict *verdicts, size_t n);
-
-/* Rows that claims have left alone. */
-void nsh_row_log_refused(ns_bytes table, ns_adopted *a);
-
-/* Rows that looks have given back. */
-void nsh_row_log_reset(ns_bytes table, ns_adopted *a);
 
 #endif

@@ -65,7 +65,7 @@ static void count_end(nsh_pools *t, ns_kind kind) {
 void nsh_messages_end(nsh_process *w, const ns_verdict *v, int64_t micros) {
   nsh_pools *t = w->pools;
   const nsh_task *task = nsh_process_task(w, 0);
-  nsh_batch *batch = nsh_exchange_batch(t->exchange, task->lease, v->nchildren);
+  nsh_batch *batch = nsh_exchange_batch(t->exchange, v->nchildren);
   ns_verdict end = *v;
   log_end(w, task, v->kind, micros, v->error);
   count_end(t, v->kind);
@@ -97,9 +97,9 @@ static bool read_children(nsh_batch *batch, nsh_frame *f, size_t n,
 
 /* The verdict of a report and the children behind it, with all bytes but the error's
 ** kept. False: malformed, and the job's crash. */
-static bool read_verdict(nsh_exchange *m, int64_t lease, const nsh_report *r, nsh_frame *f,
+static bool read_verdict(nsh_exchange *m, const nsh_report *r, nsh_frame *f,
                          ns_verdict *v) {
-  nsh_batch *batch = nsh_exchange_batch(m, lease, r->nchildren);
+  nsh_batch *batch = nsh_exchange_batch(m, r->nchildren);
   *v = (ns_verdict){.kind = r->kind, .delay = r->delay, .go_on = r->go_on,
                     .max_phases = r->max_phases,
                     .error = r->error};
@@ -130,7 +130,7 @@ static bool on_verdict(nsh_process *w, nsh_frame *f) {
   nsh_pace_ran(&task->name->pace, r.micros);
   nsh_pace_ran(&t->pools[w->pool].pace, r.micros);
   nsh_crash_loop_over(&t->crash_loop);
-  whole = read_verdict(t->exchange, task->lease, &r, f, &v);
+  whole = read_verdict(t->exchange, &r, f, &v);
   nsh_messages_end(w, &v, r.micros);
   if (r.leaves)
     nsh_process_resign(w);
@@ -146,7 +146,6 @@ void nsh_messages_touch(nsh_process *w, int64_t now) {
                  .id = task->id,
                  .run = task->run,
                  .pid = w->pid,
-                 .lease = task->lease,
                  .progress = w->progress,
                  .text = w->text,
                  .n = w->textlen};

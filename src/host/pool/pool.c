@@ -223,41 +223,6 @@ static void take_revoked(nsh_pools *t) {
   m->nrevoked = 0;
 }
 
-/* A lease of which nothing is to be started any more. */
-typedef struct withdrawal {
-  nsh_exchange *exchange;
-  int64_t lease;
-} withdrawal;
-
-static bool withdraw_waiting(void *arg, const ns_job *job) {
-  const withdrawal *of = arg;
-  if (job->lease != of->lease)
-    return false;
-  nsh_exchange_release(of->exchange, job->id, job->run, job->lease);
-  return true;
-}
-
-static bool waits_with(nsh_process *w, int64_t lease) {
-  int64_t since;
-  for (uint32_t i = nsh_process_running(w, &since) ? 1 : 0; i < w->n; i++)
-    if (nsh_process_task(w, i)->lease == lease)
-      return true;
-  return false;
-}
-
-/* Jobs of a lease that have not been started go back; its neighbours of a worker lose
-** nothing by going with it. The exchange is locked. */
-static void withdraw_lease(nsh_pools *t, int64_t lease) {
-  withdrawal of = {t->exchange, lease};
-  for (size_t i = 0; i < t->npools; i++)
-    t->backlog -= nsh_prefetch_drop(&t->pools[i].backlog, withdraw_waiting, &of);
-  for (size_t i = 0; i < t->nworkers; i++) {
-    nsh_process *w = &t->workers[i];
-    if (waits_with(w, lease))
-      nsh_process_recall(w);
-  }
-}
-
 static void take_lost(nsh_pools *t) {
   nsh_exchange *m = t->exchange;
   for (size_t i = 0; i < m->nlost; i++) {
@@ -268,9 +233,6 @@ static void take_lost(nsh_pools *t) {
   }
   m->nlost = 0;
   take_revoked(t);
-  for (size_t i = 0; i < m->nwithdrawn; i++)
-    withdraw_lease(t, m->withdrawn[i]);
-  m->nwithdrawn = 0;
 }
 
 /* This host was declared dead. What has not been started is dropped: its release

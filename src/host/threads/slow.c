@@ -53,13 +53,13 @@ static void add_owed(nsh_debts *d, const nsh_batch *b, size_t first) {
   nsh_must(ns_grow(&d->items, &d->cap, d->n + b->n - first, sizeof *d->items));
   for (size_t i = first; i < b->n; i++) {
     const ns_verdict *v = &b->items[i];
-    if (v->ended > 0 && v->lease >= 0)
+    if (v->ended > 0)
       d->items[d->n++] = (ns_owed){v->id, v->run, v->ended};
   }
 }
 
-/* 'who' has these from here on; rows of adopted tables are left out. When he has taken them
-** out of the exchange it is still locked. */
+/* 'who' has these from here on. When they were just taken out of the exchange it is still
+** locked. */
 static void set_owed(nsh_owed *o, nsh_waiter who, const nsh_retry *u) {
   nsh_debts *d = &o->of[who];
   pthread_mutex_lock(&o->lock);

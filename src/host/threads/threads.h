@@ -1,6 +1,6 @@
 /*
-** The threads beside the dispatcher's: one that listens for a reason to claim, one per
-** adopted table that does the same, one that looks after slow answers, and the upkeep.
+** The threads beside the dispatcher's: one that listens for a reason to claim, one that looks
+** after slow answers, and the upkeep.
 **
 ** Invariant: none of them uses the dispatcher's connection but to be stopped or woken by it; what
 ** they find goes through the exchange. (Not asserted: a connection does not know its threads.)
@@ -35,8 +35,8 @@ void nsh_slow_watch(nsh_slow *s, nsh_waiter who, ns_config *db);
 /* The work it is at from here on, for people: so many verdicts, and a claim. */
 void nsh_slow_doing(nsh_slow *s, nsh_waiter who, size_t verdicts, bool claims);
 
-/* Thread 'who' owes these verdicts from here on; rows of adopted tables are left out. The
-** exchange is still locked when the verdicts have been taken out of it. */
+/* Thread 'who' owes these verdicts from here on. The exchange is still locked when the verdicts
+** have been taken out of it. */
 void nsh_slow_owes(nsh_slow *s, nsh_waiter who, const nsh_retry *u);
 
 /* With all signals blocked. */
@@ -74,33 +74,6 @@ void nsh_listen_stop(nsh_listen *l, ns_db *db);
 /* Waits for the thread, which leaves a server that does not help, and frees. NULL is
 ** allowed. */
 void nsh_listen_close(nsh_listen *l);
-
-/* ----------------------------------------------- listeners of adopted tables */
-
-/* A thread that sleeps in the server, on a connection of its own, for one adopted table with
-** triggers that ring.
-**
-** Invariant: it sleeps only while it is armed, and a wake disarms it; so a row that
-** no worker can take at the moment does not make it spin. After wakes that have found
-** nothing it pauses before it sleeps again, as the transaction that rings has yet to commit. */
-
-typedef struct nsh_table_listener nsh_table_listener;
-
-/* For a table with triggers that ring. Errors: NOMEM. */
-ns_status nsh_table_listener_open(nsh_table_listener **out, ns_adopted *a, nsh_exchange *exchange,
-                                  ns_err *err);
-
-/* The lock of the exchange is held for these three. Waits for a row that 'holder' may
-** claim, if it does not yet; 'found': the last wake was worth it. */
-void nsh_table_listener_arm(nsh_table_listener *h, int64_t holder, bool found);
-
-/* Has it been woken? And the same, once. */
-bool nsh_table_listener_woken(const nsh_table_listener *h);
-bool nsh_table_listener_take(nsh_table_listener *h);
-
-/* Makes the thread end, with 'db' to end its sleep, and frees it; after a second in
-** which the server does not help it leaves the server. NULL is allowed. */
-void nsh_table_listener_close(nsh_table_listener *h, ns_db *db);
 
 /* ------------------------------------------- the upkeep: upkeep.c */
 

@@ -113,16 +113,16 @@ static bool take_orders(nsh_upkeep *u, int64_t now) {
   return due;
 }
 
-/* There is more to claim; and who has died may have held rows of adopted tables.
-** Whether the listener listens. */
-static bool tell_dispatcher(nsh_exchange *m, bool back, bool died) {
+/* There may be more to claim. Whether the listener listens. */
+static bool tell_dispatcher(nsh_exchange *m, bool back) {
   bool armed;
   nsh_exchange_lock(m);
   armed = m->armed;
   m->woken = m->woken || back;
-  m->died = m->died || died;
-  if (back || died)
+  if (back) {
+    nsh_exchange_turned(m); /* what failed is to be told to its row */
     pthread_cond_signal(&m->work);
+  }
   nsh_exchange_unlock(m);
   return armed;
 }
@@ -139,7 +139,7 @@ static void rescue_dead(nsh_upkeep *u) {
     return;
   st = ns_look(u->db, &again_in, &sum, &err);
   log_look(st, &sum, &err);
-  armed = tell_dispatcher(u->exchange, sum.jobs > 0, u->gone || sum.holders > 0);
+  armed = tell_dispatcher(u->exchange, sum.jobs > 0);
   u->gone = st == NS_EGONE;
   if (!armed && again_in > LOOK_BUSY)
     again_in = LOOK_BUSY;
@@ -245,7 +245,7 @@ static void run_audit(nsh_upkeep *u) {
            NS_FIELDS(ns_fs("code", ns_code(st)), ns_fs("error", err.message)));
   log_audited(&sum);
   if (sum.jobs > 0)
-    tell_dispatcher(u->exchange, true, false);
+    tell_dispatcher(u->exchange, true);
   u->audit_at = ns_mono_us() + again_in;
 }
 

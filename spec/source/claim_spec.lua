@@ -1,0 +1,397 @@
+-- db:adopt: rows of existing tables as jobs. Who gets a row of each design, what a verdict leaves of
+-- it, and what becomes of the rows of a claimant that dies.
+
+local crew = require "spec.support.crew"
+local designs = require "spec.support.designs"
+local lab = require "spec.support.lab"
+local ledger = require "spec.support.crew".ledger
+local nightshift = require "nightshift"
+local proc = require "spec.support.proc"
+
+local PATH = proc.root .. "/?.lua;" .. proc.root .. "/lua/?.lua;" .. proc.root .. "/lua/?/init.lua;;"
+
+local function code_of(_, _, code) return code end
+
+local function rows_of(jobs)
+  local list = {}
+  for i, job in ipairs(jobs) do list[i] = job.row end
+  return list
+end
+
+--- Nothing of any row is left in our tables.
+local function nothing_left(db)
+  for _, name in ipairs { "job", "unique_key", "owed" } do
+    assert.equal(0, db:execute("SELECT COUNT(*) AS n FROM nightshift_" .. name)[1].n, name)
+  end
+end
+
+describe("adopted rows:", function()
+  local a, b
+  lab.handles(2, function(...) a, b = ... end)
+
+  --- A row without the times at which it was changed.
+  local function row(name, id)
+    local found = assert(a:execute("SELECT * FROM " .. name .. " WHERE id = ?", id))[1]
+    found.updated, found.started = nil, nil
+    return found
+  end
+
+  local function status(name, id) return row(name, id)[designs[name].map.status.column] end
+
+  --- What the status column says of a row in a state, as SQL gives it.
+  local function value(name, state)
+    local v = designs[name].map.status[state]
+    if v == true or v == false then return v and 1 or 0 end
+    return v
+  end
+
+  -- A program that claims and then does nothing until it is killed.
+  local SITTER = [[
+  local designs = require "spec.support.designs"
+  local db = assert(require "nightshift".open(arg[1]))
+  local t = assert(db:adopt(designs.map(arg[2])))
+  local jobs = assert(t:claim_many(tonumber(arg[3])))
+  io.stdout:setvbuf "no"
+  print("holds " .. #jobs)
+  require "nightshift.core".sleep(1000)]]
+
+  local function sitter(name, n)
+    local p = proc.start { proc.lua, fixture.file("sitter.lua", SITTER), lab.url(), name, n, env = { LUA_PATH = PATH } }
+    p:wait_line("holds " .. n)
+    return p
+  end
+
+  for _, name in ipairs(designs.names) do
+    describe(name, function()
+      local ta, tb
+      local function start(rows)
+        designs.create(a, name, rows)
+        ta, tb = assert(a:adopt(designs.map(name))), assert(b:adopt(designs.map(name)))
+      end
+
+      it("gives each row to one, lowest id first, and marks it done", function()
+        start(5)
+        local one, two = assert(ta:claim_many(2)), assert(tb:claim_many(10))
+        assert.same({ 1, 2 }, rows_of(one))
+        assert.same({ 3, 4, 5 }, rows_of(two))
+        assert.is_nil(ta:claim())
+        for _, jobs in ipairs { one, two } do
+          for _, job in ipairs(jobs) do
+            assert.equal(job.row, job.payload.id)
+            assert.equal(designs[name].map.name or name, job.name)
+            assert.equal(1, job.attempt)
+            assert.is_true((job:ack()))
+            assert.equal("STALE", code_of(job:ack()))
+          end
+        end
+        for id = 1, 5 do
+          if value(name, "done") then assert.equal(value(name, "done"), status(name, id)) end
+        end
+        assert.is_nil(ta:claim())
+        assert.is_nil(tb:claim())
+        nothing_left(a)
+      end)
+
+      it("gives a released row again, at no cost", function()
+        start(1)
+        local job = assert(ta:claim())
+        local before = row(name, 1)
+        assert.is_true((job:release()))
+        assert.same(before, row(name, 1))
+        local again = assert(tb:claim())
+        assert.same({ 1, 1 }, { again.row, again.attempt })
+      end)
+
+      it("counts a failure and gives the row again", function()
+        start(1)
+        assert.is_true((assert(ta:claim()):fail("no", { retry_in = 0 })))
+        local left, up = designs[name].map.attempts_left, designs[name].map.attempts
+        if left then assert.equal(29, row(name, 1)[left]) end
+        if up then assert.equal(1, row(name, 1)[up]) end
+        local job = assert(tb:claim())
+        assert.same({ 1, 2 }, { job.row, job.attempt })
+        assert.is_true((job:ack()))
+      end)
+
+      it("lets a row come back after `again`, which costs no attempt", function()
+        start(1)
+        assert.is_true((assert(ta:claim()):again(0)))
+        local again = assert(tb:claim())
+        assert.same({ 1, 1 }, { again.row, again.attempt })
+      end)
+
+      it("gives back what a closed handle held, as it was", function()
+        start(3)
+        local before = row(name, 2)
+        assert.equal(3, #ta:claim_many(3))
+        a:close()
+        a = lab.open()
+        assert.same(before, row(name, 2))
+        nothing_left(a)
+        assert.same({ 1, 2, 3 }, rows_of(tb:claim_many(3)))
+      end)
+
+      it("gives others the rows of one that was killed, within seconds", function()
+        start(4)
+        local p = sitter(name, 2)
+        assert.same({ 3, 4 }, rows_of(tb:claim_many(10)))
+        local before = nightshift.clock()
+        p:signal "KILL"
+        p:wait()
+        local got = {}
+        while #got < 2 do
+          local jobs = assert(tb:claim_many(10, { wait = proc.limit(9) }))
+          assert.is_true(#jobs > 0)
+          for _, job in ipairs(jobs) do got[#got + 1] = job end
+        end
+        assert.is_true(nightshift.clock() - before < proc.limit(9)) -- by the round: 10 s
+        table.sort(got, function(x, y) return x.row < y.row end)
+        assert.same({ 1, 2 }, rows_of(got))
+        for _, job in ipairs(got) do assert.is_true((job:ack())) end
+      end)
+
+      it("settles nothing for one whose row was given to another", function()
+        start(1)
+        local job = assert(ta:claim())
+        assert(a:execute("UPDATE nightshift_holder SET dead = ? WHERE connection = CONNECTION_ID()",
+          (a._handle:now())))
+        assert.equal(1, tb:rescue())
+        local other = assert(tb:claim())
+        assert.is_true(job:cancelled())
+        for _, verb in ipairs { "ack", "release" } do assert.equal("STALE", code_of(job[verb](job))) end
+        assert.is_true((other:touch()))
+        assert.is_true((other:ack()))
+      end)
+
+      it("has no row locked while it is worked on", function()
+        start(3)
+        assert.equal(2, #ta:claim_many(2))
+        assert.equal(3, #assert(b:execute("SELECT id FROM " .. name .. " FOR UPDATE SKIP LOCKED")))
+      end)
+
+      it("is claimed from past rows that others have locked, without a wait", function()
+        start(1)
+        designs.fill(a, name, 199)
+        local function waits()
+          return assert(b:execute "SHOW GLOBAL STATUS LIKE 'Innodb_row_lock_waits'")[1].Value
+        end
+        local before = waits()
+        assert(a:transaction(function(tx)
+          assert(tx:execute(("SELECT * FROM %s WHERE id <= 150 FOR UPDATE"):format(name)))
+          assert.same({ 151, 152, 153 }, rows_of(tb:claim_many(3)))
+          return true
+        end))
+        assert.same({ 1, 2 }, rows_of(tb:claim_many(2, { wait = proc.limit(2) })))
+        assert.equal(before, waits())
+      end)
+    end)
+  end
+end)
+
+-- Many programs at one table, some of which are killed in the middle of a row: each
+-- row is done once in the end, and no two programs have it at the same time.
+describe("a crowd of programs:", function()
+  setup(lab.fresh)
+
+  -- Claims until all is done. A row that is claimed is a folder for as long: who finds
+  -- it there shares the row. usage: URL DESIGN FOLDER KILL, the round in which to die, OPEN
+  local WORKER = [[
+  local nst = require "nst"
+  local designs = require "spec.support.designs"
+  local db = assert(require "nightshift".open(arg[1]))
+  local name, folder, last = arg[2], arg[3], tonumber(arg[4])
+  local t = assert(db:adopt(designs.map(name, { max_attempts = 30 })))
+  local acks = assert(io.open(folder .. "/acks", "ab"))
+  acks:setvbuf "no"
+  local round = 0
+  local function open()
+    return assert(db:execute("SELECT COUNT(*) AS n FROM " .. name .. " WHERE " .. arg[5]))[1].n > 0
+  end
+  while open() do
+    for _, job in ipairs(assert(t:claim_many(3, { wait = 1 }))) do
+      local at = ("%s/row-%d"):format(folder, job.row)
+      local mine = assert(io.open(at .. "." .. (nst.ids()), "wb"))
+      mine:close()
+      nst.sleep(0.005)
+      local seen = io.popen("ls " .. at .. ".*")
+      local n = 0
+      for _ in seen:lines() do n = n + 1 end
+      seen:close()
+      round = round + 1
+      if n > 1 then acks:write("shared " .. job.row .. "\n") end
+      if round == last then
+        os.remove(at .. "." .. (nst.ids()))
+        nst.kill((nst.ids()), "KILL")
+      end
+      os.remove(at .. "." .. (nst.ids()))
+      if round % 7 == 0 then assert(job:fail("now and then", { retry_in = 0 }))
+      elseif job:ack() then acks:write("done " .. job.row .. "\n") end
+    end
+  end
+  db:close()]]
+
+  local LEFT = {
+    migration_task = "status <> 'complete'", job_queue = "state <> 'DONE'", queue_table = "status <> 'processed'",
+    worker_queue = "NOT is_done", checkout = "done_at IS NULL",
+  }
+
+  local ROWS, PROGRAMS = 60, 6
+
+  for _, name in ipairs(designs.names) do
+    it("share " .. name .. ", and all of it is done once", function()
+      local db <close> = lab.open()
+      designs.create(db, name, ROWS)
+      local folder, program = fixture.dir(), fixture.file("worker.lua", WORKER)
+      local function start(last)
+        return proc.start { proc.lua, program, lab.url(), name, folder, last, LEFT[name], env = { LUA_PATH = PATH } }
+      end
+      local doomed, others = { start(1), start(2) }, {}
+      for _, p in ipairs(doomed) do assert.equal("signal 9", p:wait(120), p:transcript()) end
+      for i = 1, PROGRAMS do others[i] = start(0) end
+      for _, p in ipairs(others) do assert.equal(0, p:wait(120), p:transcript()) end
+      local done, total = {}, 0
+      for line in io.lines(folder .. "/acks") do
+        local id = tonumber(line:match "^done (%d+)$")
+        assert(id, line)
+        assert.is_nil(done[id], line)
+        done[id], total = true, total + 1
+      end
+      assert.equal(ROWS, total)
+      assert.equal(0, assert(db:execute("SELECT COUNT(*) AS n FROM " .. name .. " WHERE " .. LEFT[name]))[1].n)
+      nothing_left(db)
+    end)
+  end
+
+  -- All at once: no verdict is refused, and no living claimant loses a row, which would cost
+  -- an attempt.
+  describe("a crowd, with a connection each,", function()
+    local UNTOUCHED = { migration_task = "iteration = 0", queue_table = "attempts = 30" }
+    local CROWD_ROWS, CLAIMERS = 400, 120
+
+    after_each(crew.clean)
+
+    for name, untouched in pairs(UNTOUCHED) do
+      it("has each row of " .. name .. " once", function()
+        local db <close> = lab.open()
+        designs.create(db, name, 1)
+        designs.fill(db, name, CROWD_ROWS - 1)
+        local folder = fixture.dir()
+        local path, gate = folder .. "/ledger", folder .. "/gate"
+        assert(os.execute("mkfifo " .. gate))
+        local c = crew.start(CLAIMERS, lab.url(), designs.map(name), ledger.script(path)
+          .. "return function(job) begin(job.row) done(job.row) end", { gate = gate })
+        eventually(function() return ledger.count(gate .. ".ready") == CLAIMERS end, 120)
+        local opened = assert(io.open(gate, "w"))
+        c:wait(120)
+        opened:close()
+        local found = ledger.read(path)
+        for id = 1, CROWD_ROWS do assert.same({ 1, 1 }, { found.begun[id], found.done[id] }) end
+        assert.equal(CROWD_ROWS, assert(db:execute(("SELECT COUNT(*) AS n FROM %s WHERE %s"):format(name,
+          untouched)))[1].n)
+      end)
+    end
+  end)
+end)
+
+-- A claim that met a table which had just been altered lost what it had marked: the rows
+-- stayed taken for as long as their claimant lived.
+describe("a claim that could not be read", function()
+  local db
+  lab.handles(1, function(handle) db = handle end)
+
+  local function all(sql) return assert(db:execute(sql)) end
+
+  it("comes with the next claim", function()
+    all [[CREATE TABLE em (id INT AUTO_INCREMENT PRIMARY KEY, st VARCHAR(9) NOT NULL DEFAULT 'o', cb VARCHAR(64) NULL,
+      n INT NOT NULL DEFAULT 0)]]
+    all "INSERT INTO em () VALUES (), (), ()"
+    local t = assert(db:adopt { table = "em", attempts = "n", claimed_by = "cb",
+      status = { column = "st", open = "o", processing = "p", done = "d" } })
+    all "ALTER TABLE em CHANGE n nn INT NOT NULL DEFAULT 0"
+    for _ = 1, 2 do
+      local job, _, code = t:claim()
+      assert.same({ nil, "SQL" }, { job, code })
+    end
+    all "ALTER TABLE em CHANGE nn n INT NOT NULL DEFAULT 0"
+    for id = 1, 3 do
+      local job = assert(t:claim())
+      assert.equal(id, job.row)
+      assert.is_true((job:ack()))
+    end
+    assert.equal(3, #all "SELECT id FROM em WHERE st = 'd'")
+  end)
+end)
+
+-- A row that the server refuses to mark as taken, because of a trigger or a constraint of
+-- the table's people: the rest are done all the same, and the caller is told.
+describe("a row that is refused", function()
+  local db
+  lab.handles(1, function(handle) db = handle end)
+
+  it("is passed over by a program, which is told when there is no other", function()
+    designs.create(db, "migration_task", 6)
+    assert(db:execute [[CREATE TRIGGER theirs BEFORE UPDATE ON migration_task FOR EACH ROW
+      IF NEW.id IN (1, 3, 4) AND NEW.status = 'processing' THEN
+        SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'not this one';
+      END IF]])
+    local t = assert(db:adopt(designs.map "migration_task"))
+    for _, id in ipairs { 2, 5 } do
+      local job = assert(t:claim())
+      assert.equal(id, job.row)
+      assert.is_true((job:ack()))
+    end
+    assert(assert(t:claim_many(10))[1]:ack())
+    assert.same({ { id = 1 }, { id = 3 }, { id = 4 } },
+      assert(db:execute "SELECT id FROM migration_task WHERE status = 'open' ORDER BY id"))
+    assert.same({}, t:claim_many(10))
+    local other <close> = lab.open()
+    local jobs, message, code = assert(other:adopt(designs.map "migration_task")):claim_many(10)
+    assert.same({ nil, "SQL" }, { jobs, code })
+    assert.is_truthy(message:find("row %d of 'migration_task' cannot be claimed: .*not this one"), message)
+  end)
+
+  it("may break a constraint of the table", function()
+    designs.create(db, "migration_task", 3)
+    assert(db:execute "UPDATE migration_task SET imageUrl = 'none' WHERE id = 1")
+    assert(db:execute "ALTER TABLE migration_task ADD CHECK (imageUrl <> 'none' OR claimedBy IS NULL)")
+    local t = assert(db:adopt(designs.map "migration_task"))
+    for id = 2, 3 do assert.equal(id, assert(t:claim()).row) end
+  end)
+end)
+
+-- Other programs reset claims that are old. A claim at which somebody works is never old.
+describe("a claim that is worked on", function()
+  local db
+  lab.handles(1, function(handle) db = handle end)
+
+  local function all(sql, ...) return assert(db:execute(sql, ...)) end
+
+  local function age()
+    return all "SELECT TIMESTAMPDIFF(SECOND, claimedAt, NOW()) AS s FROM migration_task WHERE id = 1"[1].s
+  end
+
+  local function claim_long_ago()
+    designs.create(db, "migration_task", 2)
+    local t = assert(db:adopt(designs.map "migration_task"))
+    local job = assert(t:claim())
+    all "UPDATE migration_task SET claimedAt = NOW() - INTERVAL 100 SECOND WHERE id = 1"
+    return t, job
+  end
+
+  it("is renewed by its program when it says how far it is", function()
+    local _, job = claim_long_ago()
+    assert.is_true((job:progress(0.5)))
+    assert.is_true(age() < 50)
+    assert.is_true((job:ack()))
+  end)
+
+  it("is renewed by programs that claim", function()
+    local t, job = claim_long_ago()
+    local done = assert(t:claim()):ack()
+    eventually(function()
+      assert(t:claim_many(1))
+      return age() < 50
+    end)
+    assert.is_true(done and job:ack())
+  end)
+end)

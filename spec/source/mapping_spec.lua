@@ -1,0 +1,462 @@
+-- What a mapping may say: it is checked against the live table before anything is written, and what
+-- it says of order, attempts, times and parents is what happens.
+
+local designs = require "spec.support.designs"
+local lab = require "spec.support.lab"
+local nightshift = require "nightshift"
+
+local a
+lab.handles(1, function(handle)
+  a = handle
+end)
+
+local function code_of(_, _, code) return code end
+
+local function all(sql, ...) return assert(a:execute(sql, ...)) end
+
+local function one(sql, ...) return all(sql, ...)[1] end
+
+local function rows_of(jobs)
+  local list = {}
+  for i, job in ipairs(jobs) do list[i] = job.row end
+  return list
+end
+
+local function adopt(name, changes) return assert(a:adopt(designs.map(name, changes))) end
+
+-- A table that has nothing to show that a row is taken is worked on alone.
+local function adopt_by(map)
+  if type(map) == "table" and map.alone == nil then map.alone = true end
+  local t, message, code = a:adopt(map)
+  return t, message, code
+end
+
+describe("a mapping that does not fit the table:", function()
+  local function refused(name, changes, words)
+    designs.create(a, name, 1)
+    local before = all("SELECT * FROM " .. name)
+    local t, message, code = adopt_by(designs.map(name, changes))
+    assert.is_nil(t)
+    assert.equal("INVALID", code)
+    assert.truthy(message:find(words), message)
+    assert.same(before, all("SELECT * FROM " .. name))
+  end
+
+  it("is told which value its status column does not know, as the published query did not", function()
+    refused("queue_table", { parent = { column = "parent_id", done = "process" } },
+      "parent.done: 'process' is no value of column 'status', which is enum%(.*'processed'%)")
+  end)
+
+  --- A table with columns of these types, and a mapping that uses them as `parts` say.
+  local function odd(types, parts, words)
+    assert(a:execute "DROP TABLE IF EXISTS odd")
+    assert(a:execute("CREATE TABLE odd (id INT AUTO_INCREMENT PRIMARY KEY, st VARCHAR(9), who VARCHAR(64), "
+      .. types .. ")"))
+    local map = { table = "odd", claimed_by = "who",
+      status = { column = "st", open = "o", processing = "p", done = "d" } }
+    for part, value in pairs(parts) do map[part] = value end
+    local t, message, code = adopt_by(map)
+    if not words then return assert(t, message) end
+    assert.same({ nil, "INVALID" }, { t, code })
+    assert.is_truthy(message:find(words), message)
+  end
+
+  it("is told of a day where times are reckoned from", function()
+    odd("c DATE NULL", { claimed_at = "c", overdue = 120 }, "claimed_at: column 'c' is date; it must be .* with a time")
+    odd("c DATE NULL", { retry_after = "c" }, "retry_after: column 'c' is date; it must be a date with a time")
+    odd("c DATE NULL", { completed_at = "c" })
+  end)
+
+  it("is told of numbers that hold no time", function()
+    for _, kind in ipairs { "TINYINT", "SMALLINT UNSIGNED", "MEDIUMINT" } do
+      for _, part in ipairs { "claimed_at", "retry_after", "completed_at" } do
+        odd("c " .. kind .. " NULL", { [part] = "c" }, part .. ": column 'c' is .*; it must be INT or BIGINT")
+      end
+    end
+    odd("c INT NULL", { completed_at = "c" })
+  end)
+
+  it("is told of attempts that a counter cannot reach", function()
+    odd("n TINYINT NULL", { attempts = "n", max_attempts = 128 },
+      "max_attempts: column 'n' is tinyint%(4%) and ends at 127, before 128")
+    odd("n TINYINT UNSIGNED NULL", { attempts_left = "n", max_attempts = 256 }, "ends at 255, before 256")
+    odd("n TINYINT NULL", { attempts = "n", max_attempts = 127 })
+  end)
+
+  it("is told what in it is not text", function()
+    refused("migration_task", { claimed_by = "\xff" }, "adopt: claimed_by: .*UTF%-8")
+    refused("migration_task", { status = { column = "status", open = "o\xc3", done = "done" } },
+      "adopt: status: open: .*UTF%-8")
+  end)
+
+  it("is told the columns that there are", function()
+    refused("migration_task", { claimed_by = "claimed_by" }, "no column 'claimed_by'; it has: id, status, iteration")
+  end)
+
+  for words, given in pairs {
+    ["claimed_by: column 'id' is int"] = { "migration_task", { claimed_by = "id" } },
+    ["must be a date and time, or whole seconds"] = { "migration_task", { claimed_at = "imageUrl" } },
+    ["attempts: .* must be a whole number"] = { "migration_task", { attempts = "imageUrl" } },
+    ["id: .* must be the primary key"] = { "migration_task", { id = "iteration" } },
+    ["the same, so nobody can tell"] = {
+      "migration_task", { status = { column = "status", open = "open", done = "open" } },
+    },
+    ["needs to know since when"] = { "queue_table", { overdue = 60 } },
+    ["what shows that a row .* is taken"] = { "worker_queue", { alone = false } },
+    ["not both"] = { "queue_table", { attempts = "priority" } },
+    ["'status.open' is needed"] = { "job_queue", { status = { column = "state", done = "DONE" } } },
+    ["how is a row marked as done"] = { "job_queue", { status = { column = "state", open = "NEW" } } },
+    ['time_zone must be like "%+02:00"'] = { "job_queue", { time_zone = "'; DROP TABLE x" } },
+    ["does not know the time zone 'Mars/Base'"] = { "job_queue", { time_zone = "Mars/Base" } },
+    ['order must be "id" or "%-id"'] = { "job_queue", { order = "name" } },
+    ["is never NULL"] = { "job_queue", { status = { column = "state", open = nightshift.null, done = "DONE" } } },
+    ["is tinyint"] = { "worker_queue", { status = { column = "is_done", open = 0, done = 200 } } },
+  } do
+    it("is refused: " .. words, function() refused(given[1], given[2], words) end)
+  end
+
+  for words, given in pairs {
+    ["id: column 'iteration' must be the primary key, by itself, and that is 'id': name that"] = {
+      { id = "iteration" }, "DO 1",
+    },
+    ["id: column 'id' must be .* has none: ALTER TABLE `migration_task` ADD PRIMARY KEY %(`id`%)"] = {
+      {}, "ALTER TABLE migration_task DROP PRIMARY KEY, ADD UNIQUE KEY (id)",
+    },
+    ["id: .* and that has 2 columns: make them a UNIQUE key"] = {
+      {}, "ALTER TABLE migration_task DROP PRIMARY KEY, ADD PRIMARY KEY (id, iteration)",
+    },
+    ["completed_at: column 'gone' is GENERATED"] = {
+      { completed_at = "gone" }, "ALTER TABLE migration_task ADD gone DATETIME AS (claimedAt + INTERVAL 1 DAY)",
+    },
+    ["attempts: column 'tries' is GENERATED"] = {
+      { attempts = "tries" }, "ALTER TABLE migration_task ADD tries INT AS (iteration * 2) STORED",
+    },
+    ["priority.column: column 'rank' is GENERATED"] = {
+      { priority = { column = "rank", decay = 1 } }, "ALTER TABLE migration_task ADD rank INT AS (iteration * 2)",
+    },
+    ["claimed_by: column 'claimedBy' is varchar%(19%); it must be text of 20 characters or more"] = {
+      {}, "ALTER TABLE migration_task MODIFY claimedBy VARCHAR(19) NULL",
+    },
+    ["claimed_at and started are both column 'claimedAt'"] = { { started = "claimedAt" }, "DO 1" },
+    ["completed_at and updated are both column 'completedAt'"] = { { updated = "COMPLETEDAT" }, "DO 1" },
+    ["attempts and priority.column are both column 'iteration'"] = {
+      { priority = { column = "iteration" } }, "DO 1",
+    },
+  } do
+    it("is refused: " .. words, function()
+      designs.create(a, "migration_task", 1)
+      all(given[2])
+      local t, message, code = adopt_by(designs.map("migration_task", given[1]))
+      assert.is_nil(t)
+      assert.equal("INVALID", code)
+      assert.truthy(message:find(words), message)
+    end)
+  end
+
+  it("may have a GENERATED column that is only read", function()
+    designs.create(a, "migration_task", 3)
+    all "ALTER TABLE migration_task ADD rank INT AS (IF(id = 2, 9, 1))"
+    assert.equal(2, assert(adopt("migration_task", { priority = { column = "rank" } }):claim()).row)
+  end)
+
+  it("is refused for a table of nightshift's own", function()
+    for _, name in ipairs { "nightshift_holder", "NIGHTSHIFT_job" } do
+      local t, message, code = adopt_by { table = name, status = { column = "dead", open = nightshift.null, done = 1 } }
+      assert.is_nil(t)
+      assert.equal("INVALID", code)
+      assert.truthy(message:find("'" .. name .. "' is, by its name, a table of nightshift's own", 1, true), message)
+    end
+  end)
+
+  it("is refused when there is no such table", function()
+    local _, message, code = adopt_by { table = "nowhere", status = { column = "x", open = 1, done = 2 } }
+    assert.equal("NOT_FOUND", code)
+    assert.truthy(message:find "no table 'nowhere'")
+  end)
+
+  for what, call in pairs {
+    ["adopt wants a table of options, got nil"] = function() adopt_by() end,
+    ["'table' is missing"] = function() adopt_by { status = "x" } end,
+    ["'status' is missing"] = function() adopt_by { table = "x" } end,
+    ["unknown option 'claimedby'; did you mean 'claimed_by'"] = function() adopt_by { claimedby = "x" } end,
+    ["unknown option 'opne'; did you mean 'open'"] = function() adopt_by { status = { opne = 1 } } end,
+    ["status.*: open must be text"] = function() adopt_by { status = { open = 1.5 } } end,
+    ["'column' is missing"] = function() adopt_by { status = { open = 1 } } end,
+    ["there is one way to claim: leave 'strategy' out"] = function() adopt_by { strategy = "skip_locked" } end,
+    ["looked at each second: leave 'allow_alter' out"] = function() adopt_by { allow_alter = true } end,
+  } do
+    it("raises: " .. what, function()
+      local ok, message = pcall(call)
+      assert.is_false(ok)
+      assert.truthy(message:find("^spec/source/mapping_spec%.lua:%d+: nightshift: .*" .. what), message)
+    end)
+  end
+end)
+
+describe("a table without row locks", function()
+  for _, engine in ipairs { "MyISAM", "Aria", "MEMORY" } do
+    it("is adopted by nobody, until it has them: " .. engine, function()
+      designs.create(a, "migration_task", 2)
+      all("ALTER TABLE migration_task ENGINE=" .. engine)
+      local t, message, code = a:adopt(designs.map "migration_task")
+      assert.same({ nil, "INVALID" }, { t, code })
+      assert.equal(("adopt: table 'migration_task' is %s, which has no row locks: ALTER TABLE migration_task "
+        .. "ENGINE=InnoDB"):format(engine), message)
+      assert.equal(2, one "SELECT COUNT(*) AS n FROM migration_task WHERE status = 'open' AND claimedBy IS NULL".n)
+      all "ALTER TABLE migration_task ENGINE=InnoDB"
+      assert.is_true((assert(adopt "migration_task":claim()):ack()))
+    end)
+  end
+
+  it("may be partitioned", function()
+    designs.create(a, "migration_task", 2)
+    all "ALTER TABLE migration_task PARTITION BY HASH (id) PARTITIONS 3"
+    local jobs = assert(adopt "migration_task":claim_many(5))
+    assert.equal(2, #jobs)
+    for _, job in ipairs(jobs) do assert.is_true((job:ack())) end
+  end)
+end)
+
+describe("a row whose id no job can have", function()
+  local BAD = { "BIGINT", "(0), (-7)", "BIGINT UNSIGNED", "(0), (9223372036854775808), (18446744073709551615)" }
+
+  for i = 1, 3, 2 do
+    for _, name in ipairs { "migration_task", "job_queue", "checkout" } do
+      it(("is never claimed, and in nobody's way: %s, %s"):format(name, BAD[i]), function()
+        designs.create(a, name, 2)
+        all("ALTER TABLE " .. name .. " MODIFY id " .. BAD[i] .. " NOT NULL")
+        if designs[name].row:find "imageUrl" then all "ALTER TABLE migration_task ALTER imageUrl SET DEFAULT ''" end
+        all("INSERT INTO " .. name .. " (id) VALUES (9223372036854775807), " .. BAD[i + 1])
+        local t = adopt(name, { order = "-id" })
+        for _, id in ipairs { math.maxinteger, 2, 1 } do
+          local job = assert(t:claim())
+          assert.equal(id, job.row)
+          assert.is_true((job:ack()))
+        end
+        assert.is_nil(t:claim())
+      end)
+    end
+  end
+end)
+
+describe("the payload", function()
+  it("is the row: whole numbers exact, JSON decoded, NULL left out, the rest text", function()
+    all "DROP TABLE IF EXISTS wide"
+    all [[CREATE TABLE wide (id INT PRIMARY KEY, done BOOLEAN NOT NULL DEFAULT 0, big BIGINT, huge BIGINT UNSIGNED,
+      r DOUBLE, d DECIMAL(20,10), j JSON, t VARCHAR(99) CHARACTER SET utf8mb4, n INT,
+      at DATETIME(3))]]
+    all([[INSERT INTO wide VALUES (1, 0, ?, 18446744073709551615, 0.5, 1.25, '{"a":[1,{"b":null}]}', ?, NULL,
+      '2020-01-02 03:04:05.678')]], math.mininteger, 'q"\\\n\u{1F600}')
+    local t = assert(a:adopt { table = "wide", status = { column = "done", open = false, done = true, failed = 2 },
+      alone = true })
+    local job = assert(t:claim())
+    assert.same({ id = 1, done = 0, big = math.mininteger, huge = "18446744073709551615", r = 0.5, d = "1.2500000000",
+      j = { a = { 1, { b = nightshift.null } } }, t = 'q"\\\n\u{1F600}', at = "2020-01-02 03:04:05.678" }, job.payload)
+  end)
+end)
+
+describe("the order", function()
+  it("is the highest priority, then the lowest id; a row sinks with each failure", function()
+    designs.create(a, "queue_table", 4)
+    all "UPDATE queue_table SET priority = 100 + (id = 3)"
+    local t = adopt "queue_table"
+    assert.same({ 3, 1, 2, 4 }, rows_of(t:claim_many(4)))
+    a:close()
+    a = lab.open()
+    t = adopt "queue_table"
+    local job = assert(t:claim())
+    assert.is_true((job:again(3600)))
+    assert.same({ 3, 101 }, { job.row, one "SELECT priority AS p FROM queue_table WHERE id = 3".p })
+    job = assert(t:claim())
+    assert.is_true((job:fail("no", { retry_in = 3600 })))
+    assert.same({ 1, 99 }, { job.row, one "SELECT priority AS p FROM queue_table WHERE id = 1".p })
+    assert.equal(2, assert(t:claim()).row)
+  end)
+
+  it("is the other way round when the mapping says so", function()
+    designs.create(a, "queue_table", 4)
+    all "UPDATE queue_table SET priority = 100 + (id = 3)"
+    local lowest = { column = "priority", higher_first = false, decay = 5 }
+    local t = adopt("queue_table", { priority = lowest, order = "-id" })
+    assert.same({ 4, 2, 1, 3 }, rows_of(t:claim_many(4)))
+  end)
+
+  it("stops sinking where the column ends", function()
+    designs.create(a, "queue_table", 1)
+    all "ALTER TABLE queue_table MODIFY priority TINYINT UNSIGNED NOT NULL"
+    local t = adopt("queue_table", { priority = { column = "priority", decay = 70 } })
+    for _, left in ipairs { 30, 0, 0 } do
+      assert.is_true((assert(t:claim()):fail("no", { retry_in = 0 })))
+      assert.equal(left, one "SELECT priority AS p FROM queue_table".p)
+    end
+  end)
+end)
+
+describe("a parent", function()
+  it("is done before its child is claimed", function()
+    designs.create(a, "queue_table", 2)
+    all "UPDATE queue_table SET parent_id = 2 WHERE id = 1"
+    local t = adopt "queue_table"
+    local parent = assert(t:claim())
+    assert.equal(2, parent.row)
+    assert.is_nil(t:claim())
+    assert.is_true((parent:ack()))
+    local child = assert(t:claim())
+    assert.same({ 1, 2 }, { child.row, child.payload.parent_id })
+  end)
+end)
+
+describe("attempts", function()
+  it("that are spent end a row as failed", function()
+    designs.create(a, "queue_table", 1)
+    all "UPDATE queue_table SET attempts = 2"
+    local t = adopt "queue_table"
+    assert.same({ true, false }, { assert(t:claim()):fail("no", { retry_in = 0 }) })
+    assert.same({ true, true }, { assert(t:claim()):fail("no", { retry_in = 0 }) })
+    assert.same({ status = "failed", attempts = 0 }, one "SELECT status, attempts FROM queue_table")
+    assert.is_nil(t:claim())
+  end)
+
+  it("stop counting where the column ends", function()
+    designs.create(a, "migration_task", 1)
+    all "ALTER TABLE migration_task MODIFY iteration TINYINT NOT NULL DEFAULT 126"
+    all "UPDATE migration_task SET iteration = 126"
+    local t = adopt "migration_task"
+    for _ = 1, 2 do
+      assert.is_true((assert(t:claim()):fail("no", { retry_in = 0 })))
+      assert.equal(127, one "SELECT iteration AS n FROM migration_task".n)
+    end
+  end)
+
+  it("are over with a discard; a row that cannot say so stays out of the way", function()
+    designs.create(a, "queue_table", 1)
+    assert.is_true((assert(adopt "queue_table":claim()):discard "no use"))
+    assert.equal("failed", one "SELECT status FROM queue_table".status)
+    designs.create(a, "worker_queue", 1)
+    assert.is_true((assert(adopt "worker_queue":claim()):discard "no use"))
+    assert.equal(3, one "SELECT failure_count AS n FROM worker_queue".n)
+    designs.create(a, "migration_task", 1)
+    local t = adopt "migration_task"
+    local job = assert(t:claim())
+    assert.is_true((job:discard "no use"))
+    assert.same({ status = "processing", claimedBy = "ns:" .. job.id },
+      one "SELECT status, claimedBy FROM migration_task")
+    assert.is_nil(t:claim())
+    assert.equal("dead", a:job(job.id).state)
+  end)
+end)
+
+describe("retry_after", function()
+  it("keeps a row back until it is over", function()
+    designs.create(a, "queue_table", 2)
+    all "UPDATE queue_table SET retry_after = NOW() + INTERVAL 1 HOUR WHERE id = 1"
+    local t = adopt "queue_table"
+    assert.same({ 2 }, rows_of(t:claim_many(5)))
+    all "UPDATE queue_table SET retry_after = NOW() WHERE id = 1"
+    eventually(function() return #t:claim_many(5) == 1 end)
+  end)
+
+  it("says when a job that has failed runs again", function()
+    designs.create(a, "queue_table", 1)
+    local t = adopt "queue_table"
+    local job = assert(t:claim())
+    assert.is_true((job:fail("no", { retry_in = 3600 })))
+    local left = one "SELECT TIMESTAMPDIFF(SECOND, NOW(), retry_after) AS s FROM queue_table".s
+    assert.is_true(left >= 3590 and left <= 3601, left)
+    assert.is_nil(t:claim())
+    assert.is_true((a:run_now(job.id)))
+    assert.equal(1, assert(t:claim()).row)
+  end)
+
+  for _, kind in ipairs { "DATETIME", "DATETIME(1)", "TIMESTAMP", "BIGINT" } do
+    it("is never before the delay is over where it is " .. kind, function()
+      designs.create(a, "queue_table", 4)
+      all("ALTER TABLE queue_table MODIFY retry_after " .. kind .. " NULL")
+      local jobs = adopt "queue_table":claim_many(4)
+      for i, delay in ipairs { 0.001, 0.45, 0.9, 1.9 } do
+        local since = one "SELECT UNIX_TIMESTAMP(NOW(6)) AS t".t
+        assert.is_true((jobs[i]:fail("no", { retry_in = delay })))
+        local row = one("SELECT UNIX_TIMESTAMP(" .. (kind == "BIGINT" and "FROM_UNIXTIME(retry_after)" or "retry_after")
+          .. ") AS t FROM queue_table WHERE id = ?", jobs[i].row)
+        assert.is_true(row.t - since >= delay and row.t - since < delay + 10, row.t - since)
+      end
+    end)
+  end
+
+  it("is kept in the time zone of the mapping", function()
+    designs.create(a, "queue_table", 3)
+    all "UPDATE queue_table SET retry_after = UTC_TIMESTAMP() + INTERVAL 285 + 10 * id MINUTE"
+    local t = adopt("queue_table", { time_zone = "+05:00" })
+    local jobs = t:claim_many(5)
+    assert.same({ 1 }, rows_of(jobs)) -- 295 minutes: over for five
+    assert.is_true((jobs[1]:fail("no", { retry_in = 60 })))
+    local ahead = one "SELECT TIMESTAMPDIFF(SECOND, UTC_TIMESTAMP(), retry_after) AS s FROM queue_table WHERE id = 1".s
+    assert.is_true(ahead > 5 * 3600 and ahead <= 5 * 3600 + 61, ahead)
+  end)
+
+  it("may be whole seconds", function()
+    designs.create(a, "queue_table", 2)
+    all "ALTER TABLE queue_table MODIFY retry_after BIGINT NULL"
+    all "UPDATE queue_table SET retry_after = UNIX_TIMESTAMP() + 600 WHERE id = 2"
+    local t = adopt "queue_table"
+    local jobs = t:claim_many(5)
+    assert.same({ 1 }, rows_of(jobs))
+    assert.is_true((jobs[1]:fail("no", { retry_in = 60 })))
+    local left = one "SELECT retry_after - UNIX_TIMESTAMP() AS s FROM queue_table WHERE id = 1".s
+    assert.is_true(left > 50 and left <= 61, left)
+  end)
+end)
+
+describe("a claim", function()
+  it("is written into the row, and taken out again", function()
+    designs.create(a, "migration_task", 1)
+    local job = assert(adopt "migration_task":claim())
+    local row = one [[SELECT status, claimedBy, TIMESTAMPDIFF(SECOND, claimedAt, NOW()) < 10 AS fresh
+      FROM migration_task]]
+    assert.same({ status = "processing", claimedBy = "ns:" .. job.id, fresh = 1 }, row)
+    assert.is_true((job:ack()))
+    row = one "SELECT status, TIMESTAMPDIFF(SECOND, completedAt, NOW()) < 10 AS fresh FROM migration_task"
+    assert.same({ status = "complete", fresh = 1 }, row)
+  end)
+
+  it("is none inside a transaction; a verdict inside one counts when that commits", function()
+    designs.create(a, "migration_task", 1)
+    local t = adopt "migration_task"
+    local job = assert(t:claim())
+    assert.error(function()
+      a:transaction(function()
+        assert.equal("STATE", code_of(t:claim()))
+        assert.is_true((job:ack()))
+        error "back"
+      end)
+    end)
+    assert.equal("processing", one "SELECT status FROM migration_task".status)
+    assert.is_true((a:transaction(function() assert.is_true((job:ack())) end)))
+    assert.equal("complete", one "SELECT status FROM migration_task".status)
+  end)
+
+  it("of our own is never overdue", function()
+    designs.create(a, "migration_task", 1)
+    local t = adopt "migration_task"
+    local job = assert(t:claim())
+    all "UPDATE migration_task SET claimedAt = NOW() - INTERVAL 10 MINUTE"
+    assert.equal(0, t:rescue())
+    assert.is_true((job:ack()))
+  end)
+
+  it("may have children, and waits for them", function()
+    designs.create(a, "job_queue", 1)
+    local t = adopt "job_queue"
+    local job = assert(t:claim())
+    assert(job:spawn("part", { n = 1 }))
+    assert.is_true((job:wait()))
+    assert.equal("WORKING", one "SELECT state FROM job_queue".state)
+    local child = assert(t:claim())
+    assert.same({ "part", nil }, { child.name, child.row })
+    assert.is_true((child:ack "whole"))
+    job = assert(t:claim())
+    assert.same({ 1, 1, "whole" }, { job.row, job.phase, job.results[1].result })
+    assert.is_true((job:ack()))
+    assert.equal("DONE", one "SELECT state FROM job_queue".state)
+  end)
+end)
