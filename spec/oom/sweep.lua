@@ -324,7 +324,8 @@ local calls = {
   },
   serve = {
     run = function(h)
-      return h:serve(1, { hold = ("h"):rep(99), lost = "l", lives = "l", done = ("d"):rep(99), shows_dead = true })
+      return h:serve(1, { hold = ("h"):rep(99), lost = "l", lives = "l", done = ("d"):rep(99), ends = "e",
+        shows_dead = true })
     end,
   },
   keep = {

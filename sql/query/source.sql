@@ -123,6 +123,48 @@ STRAIGHT_JOIN {table} t FORCE INDEX (PRIMARY) ON {id} = l.id
 -- Params: source. Gives up the lock of source_own.
 DO RELEASE_LOCK(CONCAT('nightshift-source:', {here}, ':', ?))
 
+-- name: source_end
+-- Template. Params: row, job, holder, result, queue, unique key. Ends a job that is done, locked by
+-- settle_lock, and writes its row, on the open transaction: in one round trip, as settle_finish,
+-- source_write, settle_unique and settle_gone do. Fails, and leaves the transaction to be rolled
+-- back, when the row is not the job's, or locked, and when jobs wait for this one.
+BEGIN NOT ATOMIC
+  DECLARE v_row BIGINT DEFAULT ?;
+  DECLARE v_job BIGINT DEFAULT ?;
+  DECLARE v_holder BIGINT DEFAULT ?;
+  DECLARE v_result MEDIUMTEXT {bytes} DEFAULT ?;
+  DECLARE v_queue INT DEFAULT ?;
+  DECLARE v_key VARCHAR(190) {bytes} DEFAULT ?;
+  SET STATEMENT time_zone='+00:00', innodb_lock_wait_timeout=0, lock_wait_timeout=0 FOR
+    UPDATE (SELECT v_row AS id, v_job AS job, 0 AS n) l
+    STRAIGHT_JOIN {table} t FORCE INDEX (PRIMARY) ON {id} = l.id SET {set} WHERE {where};
+  IF ROW_COUNT() <> 1 THEN
+    SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'the row is not the job''s';
+  END IF;
+  INSERT INTO nightshift_finished
+    (id, queue_id, name, payload, priority, outcome, run, result, attempts, polls, crashes, lost,
+     max_attempts, max_polls, max_crashes, backoff, timeout, deadline, created, finished_at,
+     parent, root, on_fail, ukey, nonce, after_ids, phase, holder, decay, since, max_phases)
+  SELECT j.id, j.queue_id, j.name, j.payload, j.priority, 'done', j.run, v_result, j.attempts,
+    j.polls, j.crashes, j.lost, j.max_attempts, j.max_polls, j.max_crashes, j.backoff, j.timeout,
+    j.deadline, j.created, {now}, j.parent, j.root, j.on_fail, j.ukey, j.nonce, j.after_ids, 0,
+    v_holder, j.decay, j.since, j.max_phases
+  FROM nightshift_job j FORCE INDEX (PRIMARY) WHERE j.id = v_job
+    AND NOT EXISTS(SELECT 1 FROM nightshift_edge e FORCE INDEX (PRIMARY) WHERE e.on_id = v_job);
+  IF ROW_COUNT() <> 1 THEN
+    SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'jobs wait for it';
+  END IF;
+  DELETE FROM nightshift_unique_key
+    WHERE queue_id = v_queue AND ukey = v_key AND job_id = v_job;
+  IF ROW_COUNT() <> 1 THEN
+    SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'it has no key, or the statement was interrupted';
+  END IF;
+  DELETE FROM nightshift_job WHERE id = v_job;
+  IF ROW_COUNT() <> 1 THEN
+    SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'the statement was interrupted';
+  END IF;
+END
+
 -- name: source_engine
 -- Params: table. What keeps its rows; no row: it is being altered.
 SELECT ENGINE AS engine FROM information_schema.TABLES

@@ -505,6 +505,7 @@ typedef struct ns_source_texts {
   ns_bytes lives, done, dead; /* write an outcome into rows that are the job's; absent: there
                               ** is nothing to write */
   bool shows_dead;            /* 'dead' changes each row */
+  ns_bytes ends;              /* source_end: ends one job, too; absent: no such */
 } ns_source_texts;
 
 /* From now on verdicts of this handle write what the rows of a table are to say, in their own

@@ -211,13 +211,14 @@ static const nsl_field text_fields[] = {
     {"done", NSL_BYTES, offsetof(ns_source_texts, done)},
     {"dead", NSL_BYTES, offsetof(ns_source_texts, dead)},
     {"shows_dead", NSL_BOOL, offsetof(ns_source_texts, shows_dead)},
+    {"ends", NSL_BYTES, offsetof(ns_source_texts, ends)},
     {NULL, NSL_ANY, 0}};
 
 /***
 From now on verdicts write what the rows of an adopted table are to say.
 @function db:serve
 @tparam integer source its id
-@tparam table texts hold, lost, lives, done, dead, shows_dead: see ns_source_texts
+@tparam table texts hold, lost, lives, done, dead, shows_dead, ends: see ns_source_texts
 @return true, or nil, message, code `NOMEM`
 */
 static int db_serve(lua_State *L) {

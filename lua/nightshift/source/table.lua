@@ -247,8 +247,9 @@ function source.new(db, given, log)
   if map then row, message, code = register(handle, map) end
   if row then queue, message, code = handle:queue_id(map.table, true) end
   if not queue then return nil, message, code end
+  local texts, ends = text.make(map, row.id, queue, machine())
   local self = setmetatable({ db = db, table = map.table, handle = handle, own = db._backend, map = map, id = row.id,
-    name = map.table, queue = queue, texts = text.make(map, row.id, queue, machine()), log = log or function() end,
+    name = map.table, queue = queue, texts = texts, log = log or function() end,
     key = map.parts.id.name, names = {}, refused = {}, unpaid = {}, floor = 1, served = core.null, whole_at = 0,
     paid_to = 0, in_order = not map.parts.priority and not map.newest_first, held = {}, taken = {}, ahead = 1,
     took_at = -math.huge, turn_at = 0, look_at = 0, refusal = false, sources = db._sources, pid = process() }, meta)
@@ -259,9 +260,8 @@ function source.new(db, given, log)
   self.changes = { done = true, open = shows, dead = map.states.failed ~= nil }
   self.backend = backend_of(self)
   local ok
-  local texts = self.texts
   ok, message, code = handle:serve(self.id, { hold = texts.hold, lost = texts.lost, lives = texts.lives,
-    done = texts.done, dead = texts.dead, shows_dead = self.changes.dead })
+    done = texts.done, dead = texts.dead, shows_dead = self.changes.dead, ends = ends })
   if not ok then return nil, message, code end
   return self
 end

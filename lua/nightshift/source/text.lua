@@ -418,6 +418,7 @@ end
 ---@param queue integer id of its queue
 ---@param host string name of this machine
 ---@return table<string, string>
+---@return string ends a job that is done, and writes its row
 function text.make(map, source, queue, host)
   local m, out = text.maker(map, source, queue, host), {}
   out.look = m:fill("source_look", { where = all_of(m:unkeyed(m:parent_done(m:due(m:waiting())))), order = m:order(),
@@ -443,7 +444,7 @@ function text.make(map, source, queue, host)
     out.overdue_lock = m:fill("source_lock", { columns = m:column "id" .. " AS id", where = all_of(overdue) })
     out.reset = m:write(m:reset())
   end
-  return out
+  return out, m:fill("source_end", { set = table.concat(m:done(), ", "), where = m:ours() })
 end
 
 return text

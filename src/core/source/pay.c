@@ -30,7 +30,7 @@ struct ns_source_table {
 /* ------------------------------------------------------------- the tables */
 
 static ns_bytes *text_of(ns_source_texts *t, size_t i) {
-  ns_bytes *all[] = {&t->hold, &t->lost, &t->lives, &t->done, &t->dead};
+  ns_bytes *all[] = {&t->hold, &t->lost, &t->lives, &t->done, &t->dead, &t->ends};
   return i < sizeof all / sizeof all[0] ? all[i] : NULL;
 }
 
@@ -298,6 +298,29 @@ ns_status ns_source_pay(ns_db *db, ns_source_debt *debts, size_t n, ns_err *err)
     st = pay_table(db, &db->source.tables[i], debts, n, some, err);
   free(some);
   return st;
+}
+
+/* ------------------------------------------------------------- in one statement */
+
+bool ns_source_ends(const ns_db *db) {
+  const ns_source_state *s = &db->source;
+  return s->nrows == 1 && s->rows[0].standing == NS_ROW_TRIED &&
+         find_table(db, s->rows[0].row.source)->texts.ends.p != NULL;
+}
+
+ns_status ns_source_end(ns_db *db, int64_t queue, ns_bytes key, ns_bytes result, ns_err *err) {
+  const ns_source_row *row = &db->source.rows[0];
+  const ns_value params[] = {ns_vint(row->row.row), ns_vint(row->job),
+                             ns_db_claimant(db) != 0 ? ns_vint(ns_db_claimant(db)) : ns_vnull,
+                             ns_vopt(result), ns_vint(queue), ns_vtext(key)};
+  ns_stmt *s;
+  ns_status st;
+  ns_assert(ns_source_ends(db) && db->in_tx);
+  st = ns_db_prepared(db, &s, find_table(db, row->row.source)->texts.ends, err);
+  if (st == NS_OK)
+    st = ns_stmt_run(db->link, s, params, err);
+  db->source.careful = st != NS_OK;
+  return st == NS_OK || st == NS_EGONE || st == NS_ENOMEM ? st : ns_db_check_changed(0, 1, err);
 }
 
 /* ------------------------------------------------------------------- hooks */

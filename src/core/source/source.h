@@ -103,6 +103,14 @@ bool ns_source_has_lost(const ns_db *db, int64_t job);
 /* Writes into the rows that are held, and marks what is paid so. Errors: GONE, BUSY, NOMEM. */
 ns_status ns_source_pay(ns_db *db, ns_source_debt *debts, size_t n, ns_err *err);
 
+/* Is a single row tried, of a table with a statement for ns_source_end? */
+bool ns_source_ends(const ns_db *db);
+
+/* Ends the job of that row as done, if no job waits for it, and writes the row. 'result' may be
+** absent. What fails is to be rolled back, and tried again with all that it takes: BUSY. Errors:
+** GONE, NOMEM, too. */
+ns_status ns_source_end(ns_db *db, int64_t queue, ns_bytes key, ns_bytes result, ns_err *err);
+
 /* The batch is over: nothing is held for it any more. */
 void ns_source_forget(ns_db *db);
 
