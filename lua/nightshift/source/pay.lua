@@ -10,6 +10,7 @@ local steps = require "nightshift.source.steps"
 local pay = {}
 
 local AT_ONCE = 1000
+local PATIENCE, LONGEST = 1, 60 -- seconds for which a locked row is passed by, and between waits for it
 local REFUSED = 60 -- seconds until a row that the server refuses to change is tried again
 
 -- Which statement of text.lua writes an outcome.
@@ -51,9 +52,9 @@ local function set_of(rows)
 end
 
 --- Locks the rows that are still their jobs'. Gives which are, and which another program has.
-local function hold(self, list)
+local function hold(self, list, waits)
   local held, lost, message, code
-  held, message, code = steps.run(self, "hold", marks_of(list))
+  held, message, code = steps.run(self, waits and "wait" or "hold", marks_of(list))
   if not held then return nil, message, code end
   held, lost = set_of(held), {}
   local rest = {}
@@ -94,23 +95,29 @@ local function forget(self, sums)
   return nil, "what was paid is still owed", "BUSY"
 end
 
---- Pays these, as far as their rows are not locked, and lets those go that other programs have; how
--- many rows were written.
-local function settle(self, list)
+--- A row that is locked is waited for when it has been for a second.
+local function note_locked(self, row)
+  if not self.locked[row] then self.locked[row] = { at = core.clock() + PATIENCE, pause = PATIENCE } end
+end
+
+--- Pays these, as far as their rows are not locked, or `waits` for those, and lets those go that other
+-- programs have; how many rows were written.
+local function settle(self, list, waits)
   if #list == 0 then return 0 end
-  local held, lost, code = hold(self, list)
+  local held, lost, code = hold(self, list, waits)
   if not held then return nil, lost, code end
   local mine, over = {}, {}
   for _, sum in ipairs(list) do
     local paid = held[sum.row] or sum.outcome == "retry"
     if paid then mine[#mine + 1] = sum end
-    if paid or lost[sum.row] then over[#over + 1] = sum end
+    if paid or lost[sum.row] then over[#over + 1] = sum else note_locked(self, sum.row) end
   end
   local ok, message
   ok, message, code = write(self, mine)
   if ok then ok, message, code = forget(self, over) end
   if not ok then return nil, message, code end
   for row in pairs(lost) do self.log("row.lost", row) end
+  for _, sum in ipairs(over) do self.locked[sum.row] = nil end
   return #mine
 end
 
@@ -134,6 +141,28 @@ function pay.row(self, row)
   return settle(self, add_up(self, debts))
 end
 
+--- Waits for the rows that have been locked for long, until one is not free within a second; how many
+-- were written. Nothing else of the table is locked meanwhile, so nobody waits for us who is waited for.
+local function wait_for_locked(self)
+  local n, now = 0, core.clock()
+  for row, locked in pairs(self.locked) do
+    if locked.at <= now then
+      local paid, message, code = steps.once(self, function()
+        local debts, why, kind = steps.ask(self, "source_debts_of", self.id, steps.list { row })
+        if not debts then return nil, why, kind end
+        if #debts == 0 then self.locked[row] = nil end
+        return settle(self, add_up(self, debts), true)
+      end)
+      if not paid and code ~= "BUSY" then return nil, message, code end
+      locked.pause = math.min(locked.pause * 2, LONGEST)
+      locked.at = core.clock() + locked.pause
+      if not paid then break end
+      n = n + paid
+    end
+  end
+  return n
+end
+
 --- The server refuses a row of many: one by one.
 local function each(self)
   local debts, message, code = steps.ask(self, "source_debts", self.id, self.paid_to, AT_ONCE)
@@ -142,8 +171,10 @@ local function each(self)
   for _, sum in ipairs(add_up(self, debts)) do
     local paid
     paid, message, code = steps.transaction(self, pay.row, sum.row)
-    if not paid and not steps.is_of_row(message, code) then return nil, message, code end
-    if not paid then
+    if not paid and code ~= "BUSY" and not steps.is_of_row(message, code) then return nil, message, code end
+    if not paid and code == "BUSY" then
+      note_locked(self, sum.row)
+    elseif not paid then
       self.unpaid[sum.row] = core.clock() + REFUSED
       self.log("row.refused", sum.row, message)
       steps.ask(self, "source_refused", message:sub(1, 500), steps.list(sum.seqs))
@@ -160,7 +191,7 @@ end
 ---@return string? code
 function pay.some(self)
   local n, message, code = steps.transaction(self, some)
-  if not n and not steps.is_of_row(message, code) then return nil, message, code end
+  if not n and code ~= "BUSY" and not steps.is_of_row(message, code) then return nil, message, code end
   if not n then n, message, code = each(self) end
   if not n then return nil, message, code end
   self.paid_to = self.paid_next or 0
@@ -176,7 +207,9 @@ function pay.all(self)
     if not n then return nil, more, code end
     sum = sum + n
   until not more
-  return sum
+  local n, message, code = wait_for_locked(self)
+  if not n then return nil, message, code end
+  return sum + n
 end
 
 return pay

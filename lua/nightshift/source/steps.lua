@@ -41,7 +41,10 @@ function steps.change(self, name, items, all)
   return nil, ("the server has changed %d rows of %d"):format(result.affected, #items), "BUSY"
 end
 
-local function once(self, fn, ...)
+--- Runs a function in a transaction of its own. It gives a value, or nil, message, code.
+---@param self nightshift.source.Table
+---@param fn fun(self, ...): any, string?, string?
+function steps.once(self, fn, ...)
   local ok, message, code = self.handle:begin()
   if not ok then return nil, message, code end
   local result
@@ -55,14 +58,13 @@ local function once(self, fn, ...)
   return result
 end
 
---- Runs a function in a transaction of its own, and again when it has met another's. It gives a
--- value, or nil, message, code.
+--- The same, and again when it has met another's transaction.
 ---@param self nightshift.source.Table
 ---@param fn fun(self, ...): any, string?, string?
 function steps.transaction(self, fn, ...)
   local result, message, code
   for i = 1, TRIES do
-    result, message, code = once(self, fn, ...)
+    result, message, code = steps.once(self, fn, ...)
     if result ~= nil or code ~= "BUSY" then break end
     core.sleep(PAUSE * i * math.random())
   end

@@ -249,9 +249,9 @@ function source.new(db, given, log)
   if not queue then return nil, message, code end
   local texts, ends = text.make(map, row.id, queue, machine())
   local self = setmetatable({ db = db, table = map.table, handle = handle, own = db._backend, map = map, id = row.id,
-    name = map.table, queue = queue, texts = texts, log = log or function() end,
-    key = map.parts.id.name, names = {}, refused = {}, unpaid = {}, floor = 1, served = core.null, whole_at = 0,
-    paid_to = 0, in_order = not map.parts.priority and not map.newest_first, held = {}, taken = {}, ahead = 1,
+    name = map.table, queue = queue, texts = texts, log = log or function() end, key = map.parts.id.name, names = {},
+    refused = {}, unpaid = {}, locked = {}, floor = 1, served = core.null, whole_at = 0, paid_to = 0,
+    in_order = not map.parts.priority and not map.newest_first, held = {}, taken = {}, ahead = 1,
     took_at = -math.huge, turn_at = 0, look_at = 0, refusal = false, sources = db._sources, pid = process() }, meta)
   for _, field in ipairs(map.fields) do self.names[field.name] = core.encode(field.name) end
   -- What surely changes a row, so that its number can be checked.

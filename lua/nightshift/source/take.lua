@@ -12,6 +12,8 @@ local steps = require "nightshift.source.steps"
 local take = {}
 
 local REFUSED = 60 -- seconds for which a refused row is left alone
+local PASSED = 0.2 -- ... and one that has a job
+local FEWER, PAUSE = 4, 0.01 -- rows, and seconds, after a try that others' locks have ended
 local PAGE = 16    -- rows beyond twice what is wanted that a look finds: other hosts may have those locked
 local MOST = 10000 -- rows that a look finds
 local WHOLE = 10   -- seconds between looks at all rows, also those below the floor
@@ -131,23 +133,38 @@ local function set_attempts(self, jobs, failed)
   return steps.ask(self, "source_attempts", steps.list(pairs_of))
 end
 
---- Locks up to n of the rows, pushes their jobs, and marks them; the jobs.
+--- Rows that have a job still are left alone for a moment: it is cancelled soon, or has just ended.
+local function pass_by(self, rows, free)
+  local is_free, over = {}, core.clock() + PASSED
+  for _, row in ipairs(free) do is_free[row[self.key]] = true end
+  for _, row in ipairs(rows) do
+    if not is_free[row[self.key]] then self.refused[row[self.key]] = over end
+  end
+  return nil, "a row has a job already", "BUSY"
+end
+
+--- Locks up to n of the rows, marks them, and pushes their jobs; the jobs. Nothing is done between
+-- the lock and the mark: another program that walks an index waits for such a row with its place in
+-- the index locked, and then it cannot be marked.
 local function take_in(self, ids, n)
-  local rows, message, code = steps.run(self, "lock", steps.list(ids), n)
-  if rows then rows, message, code = free_of(self, rows) end
+  local jobs, message, code = self.handle:take_ids(math.min(n, #ids))
+  local rows, marks, ok, free
+  if jobs then rows, message, code = steps.run(self, "lock", steps.list(ids), n) end
   if not rows then return nil, message, code end
   if #rows == 0 then return {} end
-  local entries, failed, marks = {}, {}, {}
+  marks, jobs = {}, table.move(jobs, 1, #rows, 1, {})
+  for i, id in ipairs(jobs) do marks[i] = ("[%d,%d]"):format(rows[i][self.key], id) end
+  ok, message, code = steps.change(self, "mark", marks, self.marks)
+  if ok then free, message, code = free_of(self, rows) end
+  if not free then return nil, message, code end
+  if #free < #rows then return pass_by(self, rows, free) end
+  local entries, failed = {}, {}
   for i, row in ipairs(rows) do
     entries[i], failed[i] = entry_of(self, row, row[self.key])
     if not entries[i] then return nil, failed[i], "INVALID" end
+    entries[i].id = jobs[i]
   end
-  local jobs
-  jobs, message, code = self.handle:push(self.name, entries)
-  if not jobs then return nil, message, code end
-  for i, id in ipairs(jobs) do marks[i] = ("[%d,%d]"):format(rows[i][self.key], id) end
-  local ok
-  ok, message, code = steps.change(self, "mark", marks, self.marks)
+  ok, message, code = self.handle:push(self.name, entries)
   if ok then ok, message, code = set_attempts(self, jobs, failed) end
   if not ok then return nil, message, code end
   return jobs
@@ -178,16 +195,20 @@ end
 function take.rows(self, n)
   local ids, taken, message, code
   local width = n * 2 + PAGE
-  for _ = 1, TRIES do
+  for i = 1, TRIES do
     ids, message, code = take.look(self, width)
     if not ids then return nil, message, code end
     if #ids == 0 then return {} end
-    taken, message, code = steps.transaction(self, take_in, ids, n)
+    taken, message, code = steps.once(self, take_in, ids, n)
     if taken and (#taken > 0 or #ids < width) then return taken end
-    if not taken and code ~= "DUPLICATE" then break end -- another took it in a moment ago
+    if not taken and code ~= "DUPLICATE" and code ~= "BUSY" then break end -- another took it in a moment ago
     if taken then width = math.min(width * WIDER, MOST) end -- all of these are locked, or have a job
+    if code == "BUSY" then
+      n = math.max(1, n // FEWER)
+      core.sleep(PAUSE * i * math.random())
+    end
   end
-  if taken then return taken end
+  if taken or code == "BUSY" then return taken or {} end
   if not steps.is_of_row(message, code) then return nil, message, code end
   return each(self, ids, n)
 end

@@ -429,6 +429,7 @@ function text.make(map, source, queue, host)
   out.lock = m:fill("source_lock", { columns = m:columns(), where = all_of(m:due(m:waiting())) })
   out.mark = m:write(m:taken())
   out.hold = m:fill("source_hold", { where = m:ours() })
+  out.wait = out.hold:gsub("SKIP LOCKED$", "WAIT 1")
   out.lost = m:fill("source_lost", { where = m:ours() })
   out.lives, out.done, out.dead = m:write(m:failed(), m:ours()), m:write(m:done(), m:ours()),
     m:write(m:given_up(), m:ours())
