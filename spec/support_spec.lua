@@ -113,7 +113,7 @@ end
 it("the host's pure parts hold", function()
   assert_checks("host-units", {
     "frames", "rings", "bell", "slots", "limits", "pacing", "storms", "batches", "spilling", "names",
-    "lines", "log lines", "utf8", "windows", "patience", "single",
+    "lines", "log lines", "utf8", "windows", "single",
   })
 end)
 
