@@ -164,7 +164,8 @@ end
 
 local function done_rows(s, c)
   if c.group == "own" then return tables.ask(s.db, "SELECT COUNT(*) AS n FROM nightshift_finished") end
-  return tables.ask(s.db, ("SELECT COUNT(*) AS n FROM %s WHERE %s"):format(c.group, DONE[c.group]))
+  local done = c.group == "checkout" and "done_at IS NOT NULL" or DONE[c.group]
+  return tables.ask(s.db, ("SELECT COUNT(*) AS n FROM %s WHERE %s"):format(c.group, done))
 end
 
 -- What has happened so far.

@@ -14,7 +14,7 @@ return function(path, seconds)
       file = assert(io.open(path, "ab"))
       file:setvbuf "full" -- one write at each flush
     end
-    file:write(job.id, "\n")
+    file:write((job.row or job.id), "\n")
     file:flush()
     core.sleep(seconds)
   end
