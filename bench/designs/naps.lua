@@ -3,7 +3,7 @@
 -- takes.
 local core = require "nightshift.core"
 
-local NAMES = { "nap", "migrate", "queue_table" }
+local NAMES = { "nap", "migrate", "job_queue", "queue_table", "worker_queue", "checkout" }
 
 ---@param path string
 ---@param seconds number
