@@ -45,10 +45,11 @@ local function logger(self)
   end
 end
 
+--- After an error: how long to wait. A session that is gone has lost the lock.
 local function complain(self, message, code)
   self.wait = math.min((self.wait or 0.05) * 2, TROUBLE)
   self.host.log("error", "adopted.error", self.name, nil, ("%s (%s)"):format(message, code or "SQL"))
-  self.owned_at = -math.huge
+  if code == "GONE" then self.owner, self.ask_at = false, -math.huge end
   return self.wait
 end
 
@@ -280,11 +281,18 @@ local function round(self)
   return rest(self)
 end
 
+--- A round; one that raises is an error like others, so that the table is served on.
+local function try_round(self)
+  local ran, ok, message, code = pcall(round, self)
+  if ran then return ok, message, code end
+  return nil, tostring(ok), "INVALID"
+end
+
 --- Works until the host ends.
 function runner:run()
   local ends
   repeat
-    local ok, message, code = round(self)
+    local ok, message, code = try_round(self)
     if ok then self.wait = nil end
     core.sleep(REST)
     ends = self.host.wait(ok and pause(self, core.clock()) or complain(self, message, code))
