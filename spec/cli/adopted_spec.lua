@@ -5,30 +5,12 @@ local host = require "spec.support.host"
 local nightshift = require "nightshift"
 local proc = require "spec.support.proc"
 local published = require "spec.support.published"
-local source = require "nightshift.source.table"
 
+local all, open = published.all, published.open
 local handle, url
-with_database(function(...) handle, _, url = ... end) -- luacheck: ignore
+published.database(function(...) handle, url = ... end)
 
-local function all(sql, ...) return assert(handle._handle:execute(sql, ...)) end
-
---- The mapping of a published table as the text of a Lua file.
-local function mapping(i, more)
-  local given = published[i][4]:gsub('strategy = "[%l_]+",?', "")
-  return given:gsub("^{", "{ " .. (more or ""))
-end
-
-local function adopt(i, more) return assert(source.new(handle, load("return " .. mapping(i, more))())) end
-
---- Makes one with so many rows, and adopts it.
-local function open(i, rows, more)
-  local name, definition, columns = table.unpack(published[i])
-  all(definition)
-  if rows > 0 then all(("INSERT INTO %s %s FROM seq_1_to_%d"):format(name, columns, rows)) end
-  return adopt(i, more)
-end
-
-local function file(i, more) return fixture.file("map.lua", "return " .. mapping(i, more)) end
+local function file(i) return fixture.file("map.lua", "return " .. published[i][4]) end
 
 local function run(...)
   local status, out, err = proc.nightshift({ ... }, url)
@@ -42,8 +24,6 @@ local function ok(...)
 end
 
 local function says(words, text) assert.is_truthy(text:find(words, 1, true), text) end
-
-local ALONE = "alone = true,"
 
 describe("status", function()
   it("counts the rows of adopted tables, and shows what runs of them", function()
@@ -120,7 +100,7 @@ end)
 describe("rows that have ended", function()
   --- Three commands, of which the last is done, and the rest are dead.
   local function prepare()
-    local t = open(4, 3, ALONE)
+    local t = open(4, 3)
     for job in t:jobs() do
       if job.row == 3 then assert(job:ack())
       else assert(job:fail(("no route to host %d\nat all"):format(job.row), { retry_in = 0 })) end
@@ -150,7 +130,7 @@ describe("rows that have ended", function()
     assert.same({ 1, "1 retried\n" }, { again.exit, again.out })
     says("2: row 2 of 'worker_queue' is not dead", again.err)
     says("99: 'worker_queue' has no row 99 (NOT_FOUND)", again.err)
-    local t = adopt(4, ALONE) -- another program, which has not looked at rows before
+    local t = open(4, 0) -- another program, which has not looked at rows before
     for job in t:jobs() do assert(job:fail("once more", { retry_in = 0 })) end
     local asked = run("retry", "--table", "worker_queue", "--error", "once more")
     assert.same({ 2, "" }, { asked.exit, asked.out })
@@ -213,7 +193,8 @@ describe("adopt", function()
     local wrong = run("adopt", fixture.file("wrong.lua", [[return { table = "t", status = { colum = "x" } }]]))
     assert.equal(78, wrong.exit)
     says("unknown option 'colum'; did you mean 'column'?", wrong.err)
-    local twice = run("adopt", fixture.file("twice.lua", ("return { %s, %s }"):format(mapping(1), mapping(1))))
+    local twice = run("adopt", fixture.file("twice.lua", ("return { %s, %s }"):format(published[1][4],
+      published[1][4])))
     says("table 'migration_task' is named twice", twice.err)
   end)
 

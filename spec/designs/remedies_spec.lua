@@ -196,17 +196,11 @@ end)
 -- that was described: each is adopted as it is, and worked off by hosts that are killed.
 describe("a published table", function()
   -- luacheck: no max line length
-  local handle, _, url
-
-  with_database(function(...) handle, _, url = ... end)
-
-  local ROWS = 80
-
   local TABLES = require "spec.support.published"
+  local ROWS, count = 80, TABLES.count
 
-  local function count(name, which)
-    return assert(handle:execute(("SELECT COUNT(*) AS n FROM %s WHERE %s"):format(name, which)))[1].n
-  end
+  local url
+  TABLES.database(function(_, at) url = at end)
 
   -- Each third row fails once, where the table counts attempts.
   local SCRIPT = [[return { task = function(job)
@@ -215,17 +209,15 @@ describe("a published table", function()
   if counts and job.row % 3 == 0 and job.attempt == 1 then error "once" end
 end }]]
 
-  for _, t in ipairs(TABLES) do
-    local name, definition, rows, mapping, done = table.unpack(t)
-    it(name .. " is worked off by hosts that are killed", function()
-      assert(handle:execute(definition))
-      assert(handle:execute(("INSERT INTO %s %s FROM seq_1_to_%d"):format(name, rows, ROWS)))
-      local path = fixture.file(name .. ".lua", "return " .. mapping)
-      for i = 1, 2 do
+  for i, t in ipairs(TABLES) do
+    it(t[1] .. " is worked off by hosts that are killed", function()
+      local _, name, done = TABLES.make(i, ROWS)
+      local path = fixture.file(name .. ".lua", "return " .. t[4])
+      for killed = 1, 2 do
         local h = host.start(url, SCRIPT, { "--adopt", path, "--workers", "3" })
-        eventually(function() return count(name, done) >= i * ROWS // 4 end, 20)
+        eventually(function() return count(name, done) >= killed * ROWS // 4 end, 20)
         h:signal "KILL"
-      h:wait()
+        h:wait()
       end
       local last = host.start(url, SCRIPT, { "--adopt", path, "--workers", "3" })
       local ok = pcall(eventually, function() return count(name, done) == ROWS end, 30)

@@ -108,7 +108,7 @@ describe("a mapping that does not fit the table:", function()
     ["how is a row marked as done"] = { "job_queue", { status = { column = "state", open = "NEW" } } },
     ['time_zone must be like "%+02:00"'] = { "job_queue", { time_zone = "'; DROP TABLE x" } },
     ["does not know the time zone 'Mars/Base'"] = { "job_queue", { time_zone = "Mars/Base" } },
-    ['order must be "id" or "%-id"'] = { "job_queue", { order = "name" } },
+    ["order must be one of id, %-id, got 'name'"] = { "job_queue", { order = "name" } },
     ["is never NULL"] = { "job_queue", { status = { column = "state", open = nightshift.null, done = "DONE" } } },
     ["is tinyint"] = { "worker_queue", { status = { column = "is_done", open = 0, done = 200 } } },
   } do

@@ -7,37 +7,9 @@ local proc = require "spec.support.proc"
 local published = require "spec.support.published"
 local source = require "nightshift.source.table"
 
+local all, one, open, count, refused = published.all, published.one, published.open, published.count, published.refused
 local handle, url
-with_database(function(...) handle, _, url = ... end) -- luacheck: ignore
-
-local function all(sql, ...) return assert(handle._handle:execute(sql, ...)) end
-
-local function one(sql, ...) return all(sql, ...)[1] end
-
-local function count(name, where)
-  return one(("SELECT COUNT(*) AS n FROM %s WHERE %s"):format(name, where or "TRUE")).n
-end
-
---- Adopts a published table.
-local function adopt_published(i, changes)
-  local map = load("return " .. published[i][4])()
-  for key, value in pairs(changes or {}) do map[key] = value or nil end
-  return assert(source.new(handle, map))
-end
-
---- Makes one with so many rows, and adopts it.
-local function open(i, rows, changes)
-  local name, definition, columns = table.unpack(published[i])
-  all(definition)
-  if rows > 0 then all(("INSERT INTO %s %s FROM seq_1_to_%d"):format(name, columns, rows)) end
-  return adopt_published(i, changes)
-end
-
-local function refused(code, words, value, message, got)
-  assert.is_nil(value)
-  assert.equal(code, got, message)
-  assert.is_truthy(message:find(words, 1, true), message)
-end
+published.database(function(...) handle, url = ... end)
 
 local function left(name, key)
   local list = {}
@@ -92,7 +64,9 @@ describe("rows that have ended", function()
     local t = open(1, 3)
     work(t)
     all "UPDATE migration_task SET completedAt = UTC_TIMESTAMP() - INTERVAL id HOUR"
-    t = adopt_published(1, { time_zone = "+00:00" })
+    local map = load("return " .. published[1][4])()
+    map.time_zone = "+00:00"
+    t = assert(source.new(handle, map))
     assert.equal(0, t:prune { older = "1d" })
     assert.equal(2, t:prune { older = "90m" })
     assert.same({ 1 }, left "migration_task")

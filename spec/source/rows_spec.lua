@@ -7,33 +7,17 @@ local proc = require "spec.support.proc"
 local published = require "spec.support.published"
 local source = require "nightshift.source.table"
 
+local all, one, count, nothing_left = published.all, published.one, published.count, published.nothing_left
 local handle, url
-with_database(function(...) handle, _, url = ... end) -- luacheck: ignore
+published.database(function(...) handle, url = ... end)
 
-local function all(sql, ...) return assert(handle._handle:execute(sql, ...)) end
-
-local function one(sql, ...) return all(sql, ...)[1] end
-
---- A published table with so many rows, adopted; and the name of its key.
+--- A published table with so many rows, adopted; the name of its key, and what it logs.
 local function open(i, rows, changes)
-  local name, definition, columns, given, done = table.unpack(published[i])
-  all(definition)
-  if rows > 0 then all(("INSERT INTO %s %s FROM seq_1_to_%d"):format(name, columns, rows)) end
-  local map = load("return " .. given)()
-  for key, value in pairs(changes or {}) do map[key] = value end
   local events = {}
-  local t = assert(source.new(handle, map, function(event, row) events[#events + 1] = event .. " " .. row end))
+  local t, name, done, map = published.open(i, rows, changes, function(event, row)
+    events[#events + 1] = event .. " " .. row
+  end)
   return t, name, done, map.id or "id", events
-end
-
-local function count(name, which)
-  return one(("SELECT COUNT(*) AS n FROM %s WHERE %s"):format(name, which)).n
-end
-
-local function nothing_left()
-  for _, table_name in ipairs { "job", "unique_key", "owed", "lease" } do
-    assert.equal(0, count("nightshift_" .. table_name, "TRUE"), table_name)
-  end
 end
 
 local HANDLERS = "return { task = function(job) return job.row end }"

@@ -19,8 +19,12 @@ local function texts_of(source, changes)
   local given = load("return " .. source)()
   for key, value in pairs(changes or {}) do given[key] = value end
   local map = assert(mapping.check(handle._handle, given))
-  return text.make(map, 1, 1, "here"), map
+  local texts = text.make(map, 1, 1, "here")
+  return texts
 end
+
+local NAMES = { "look", "next", "lock", "mark", "hold", "wait", "lost", "lives", "done", "dead", "open", "retry",
+  "renew", "overdue", "overdue_lock", "reset" }
 
 -- Values for the placeholders of a statement, by its name.
 local PARAMS = { look = { 1, "[3]", nightshift.null, 10 }, next = {},
@@ -36,6 +40,13 @@ for _, published_table in ipairs(published) do
   describe("statements about " .. table_name, function()
     local texts
 
+    --- Calls fn with each statement that the mapping needs.
+    local function each(fn)
+      for _, statement in ipairs(NAMES) do
+        if texts[statement] then fn(statement, texts[statement]) end
+      end
+    end
+
     setup(function()
       all(definition)
       all(("INSERT INTO %s %s FROM seq_1_to_3000"):format(table_name, rows))
@@ -44,7 +55,7 @@ for _, published_table in ipairs(published) do
     end)
 
     it("change and lock rows by the primary key, one at a time", function()
-      for statement, sql in pairs(texts) do
+      each(function(statement, sql)
         local plan = {}
         for _, row in ipairs(all("EXPLAIN " .. sql:gsub("^SET STATEMENT .- FOR%s", "", 1), params_of(statement))) do
           plan[row.table or "-"] = row
@@ -54,16 +65,16 @@ for _, published_table in ipairs(published) do
           assert.same({ "PRIMARY", "eq_ref" }, { plan.t.key, plan.t.type }, statement .. ": " .. sql)
         end
         assert.is_nil(tostring(plan.l and plan.l.Extra):find("filesort", 1, true), statement)
-      end
+      end)
     end)
 
     it("are taken by the server", function()
-      for statement, sql in pairs(texts) do
+      each(function(statement, sql)
         assert(handle._handle:begin())
         local result, message = handle._handle:execute(sql, params_of(statement))
         assert.is_truthy(result, ("%s: %s\n%s"):format(statement, message, sql))
         handle._handle:rollback()
-      end
+      end)
     end)
 
     it("find rows in order, and leave some alone", function()

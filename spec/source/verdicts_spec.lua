@@ -7,34 +7,10 @@ local proc = require "spec.support.proc"
 local published = require "spec.support.published"
 local source = require "nightshift.source.table"
 
+local all, one, count, nothing_left = published.all, published.one, published.count, published.nothing_left
+local make, open = published.make, published.open
 local handle, url
-with_database(function(...) handle, _, url = ... end) -- luacheck: ignore
-
-local function all(sql, ...) return assert(handle._handle:execute(sql, ...)) end
-
-local function one(sql, ...) return all(sql, ...)[1] end
-
---- A published table with so many rows, and how it is adopted.
-local function make(i, rows)
-  local name, definition, columns, given, done = table.unpack(published[i])
-  all(definition)
-  if rows > 0 then all(("INSERT INTO %s %s FROM seq_1_to_%d"):format(name, columns, rows)) end
-  local map = load("return " .. given)()
-  return map, name, done
-end
-
-local function open(i, rows)
-  local map, name, done = make(i, rows)
-  return assert(source.new(handle, map)), name, done
-end
-
-local function count(name, which) return one(("SELECT COUNT(*) AS n FROM %s WHERE %s"):format(name, which)).n end
-
-local function nothing_left()
-  for _, name in ipairs { "job", "unique_key", "owed", "lease" } do
-    assert.equal(0, count("nightshift_" .. name, "TRUE"), name)
-  end
-end
+published.database(function(...) handle, url = ... end)
 
 local function refuse(which)
   all(([[CREATE TRIGGER refuses BEFORE UPDATE ON migration_task FOR EACH ROW
@@ -279,7 +255,6 @@ describe("where a lock wait ends the transaction", function()
     assert(its:execute(published[1][2]))
     assert(its:execute("INSERT INTO migration_task " .. published[1][3] .. " FROM seq_1_to_3"))
     local map = load("return " .. published[1][4])()
-    map.strategy = nil
     local t = assert(source.new(its, map))
     local jobs = assert(t:claim_many(3))
     assert(other._handle:begin())

@@ -1,5 +1,6 @@
 --- The tables of four published queues, as they were published to the letter, and a fifth that was
--- described: name, definition, how rows are added, the mapping as Lua text, which rows are done.
+-- described: name, definition, how rows are added, the mapping as Lua text, which rows are done. And
+-- such a table in a database of a test.
 
 -- luacheck: no max line length
 
@@ -8,7 +9,7 @@ local function read(path)
   return file:read "a"
 end
 
-return {
+local published = {
   { "migration_task", read "examples/migration/seed.lua":match "CREATE TABLE.-=utf8",
     "(status, iteration, imageUrl) SELECT 'open', 0, CONCAT('http://localhost/', seq)",
     [[{ table = "migration_task", name = "task",
@@ -85,3 +86,55 @@ KEY (last_checkout)
     claimed_at = "last_checkout", completed_at = "completed_at", overdue = "2m" }]],
     "completed_at IS NOT NULL AND last_checkout >= NOW() - INTERVAL 1 HOUR" },
 }
+
+local handle
+
+--- A new database for each test; `take` gets its handle and its URL.
+function published.database(take)
+  with_database(function(db, _, url)
+    handle = db
+    take(db, url)
+  end)
+end
+
+--- Runs a statement.
+function published.all(sql, ...) return assert(handle._handle:execute(sql, ...)) end
+
+--- Its first row.
+function published.one(sql, ...) return published.all(sql, ...)[1] end
+
+--- How many rows there are, or there are of those.
+function published.count(name, which)
+  return published.one(("SELECT COUNT(*) AS n FROM %s WHERE %s"):format(name, which or "TRUE")).n
+end
+
+--- Nothing of any row is left in our tables.
+function published.nothing_left()
+  for _, name in ipairs { "job", "unique_key", "owed", "lease" } do
+    assert(published.count("nightshift_" .. name) == 0, name)
+  end
+end
+
+--- Makes a table, with so many rows. Its mapping, with changes (false: leave it out), its name, and which
+-- rows are done.
+function published.make(i, rows, changes)
+  local name, definition, columns, given, done = table.unpack(published[i])
+  published.all(definition)
+  if rows > 0 then published.all(("INSERT INTO %s %s FROM seq_1_to_%d"):format(name, columns, rows)) end
+  local map = load("return " .. given)()
+  for key, value in pairs(changes or {}) do map[key] = value or nil end
+  return map, name, done
+end
+
+--- The same, adopted: the table, its name, which rows are done, and its mapping.
+function published.open(i, rows, changes, log)
+  local map, name, done = published.make(i, rows, changes)
+  return assert(require "nightshift.source.table".new(handle, map, log)), name, done, map
+end
+
+--- Is it a failure with that code, and these words in its message?
+function published.refused(code, words, value, message, got)
+  assert(value == nil and got == code and message:find(words, 1, true), ("%s: %s (%s)"):format(value, message, got))
+end
+
+return published

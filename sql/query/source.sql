@@ -49,8 +49,9 @@ STRAIGHT_JOIN nightshift_ready r FORCE INDEX (PRIMARY)
   ON r.queue_id = p.queue AND r.rank = v.rank AND r.ready_at = v.ready_at AND r.job_id = v.job
 
 -- name: source_columns
--- Params: table, three times. The live columns: which of them are the primary key (for
--- COLUMN_KEY another may be), hold JSON, are generated.
+-- Params: table, four times. The live columns: which of them are the primary key (for COLUMN_KEY
+-- another may be), hold JSON, are generated. With each what keeps the rows (NULL: the table is being
+-- altered), and the zone of times that have none, where the mapping does not say it.
 SELECT c.COLUMN_NAME AS name, c.DATA_TYPE AS data_type, c.COLUMN_TYPE AS type,
   CAST(COALESCE(c.CHARACTER_MAXIMUM_LENGTH, 0) AS SIGNED) AS length,
   c.IS_NULLABLE = 'YES' AS nullable,
@@ -61,7 +62,9 @@ SELECT c.COLUMN_NAME AS name, c.DATA_TYPE AS data_type, c.COLUMN_TYPE AS type,
     WHERE k.CONSTRAINT_SCHEMA = DATABASE() AND k.TABLE_NAME = ?
       AND k.CHECK_CLAUSE = CONCAT('json_valid(`', c.COLUMN_NAME, '`)')) AS is_json,
   c.CHARACTER_SET_NAME AS charset, c.COLLATION_NAME AS collation,
-  c.IS_GENERATED = 'ALWAYS' AS is_generated
+  c.IS_GENERATED = 'ALWAYS' AS is_generated, @@global.time_zone AS zone,
+  (SELECT x.ENGINE FROM information_schema.TABLES x
+    WHERE x.TABLE_SCHEMA = DATABASE() AND x.TABLE_NAME = ?) AS engine
 FROM information_schema.COLUMNS c
 WHERE c.TABLE_SCHEMA = DATABASE() AND c.TABLE_NAME = ?
 ORDER BY c.ORDINAL_POSITION
@@ -69,7 +72,7 @@ ORDER BY c.ORDINAL_POSITION
 -- name: source_counts
 -- Template. Params: how many are counted of each, five times. Index: status. No locks. Rows by
 -- state, but for those that are taken in; and µs until the next of those that wait is due.
-{source_utc}SELECT r.n AS ready, w.n AS later, w.next_due, c.n AS theirs, d.n AS done, x.n AS dead
+{source_utc}SELECT r.n AS ready, w.n AS waiting, w.next_due, c.n AS theirs, d.n AS done, x.n AS dead
 FROM (SELECT COUNT(*) AS n FROM (SELECT 1 FROM {table} t WHERE {ready} LIMIT ?) l) r
 JOIN (SELECT COUNT(*) AS n, MIN(l.due) AS next_due
   FROM (SELECT {until} AS due FROM {table} t WHERE {later} LIMIT ?) l) w
@@ -78,17 +81,9 @@ JOIN (SELECT COUNT(*) AS n FROM (SELECT 1 FROM {table} t WHERE {done} LIMIT ?) l
 JOIN (SELECT COUNT(*) AS n FROM (SELECT 1 FROM {table} t WHERE {dead} LIMIT ?) l) x
 
 -- name: source_dead
--- Template. Params: an error or NULL, how many. Index: status; see source_past. No locks. Dead
--- rows, with what the history says of their last jobs.
-{source_utc}SELECT p.job AS `ns:job`, p.at AS `ns:at`, p.holder AS `ns:holder`,
-  p.attempts AS `ns:attempts`, LEFT(p.error, 1000) AS `ns:error`, {columns}
-FROM {table} t JOIN (SELECT ? AS error) e {past}
-WHERE {where} AND {source_blamed} ORDER BY {id} LIMIT ?
-
--- name: source_dead_blamed
--- Template. Params: an error, the row behind which they begin, how many. Index: status; see
--- source_past. No locks. Dead rows of an error.
-{source_utc}SELECT {id} AS id FROM {table} t JOIN (SELECT ? AS error) e {past}
+-- Template. Params: an error or NULL, the row behind which they begin, how many. Index: status; see
+-- source_past. No locks. Dead rows of an error, or all.
+{source_utc}SELECT {columns} FROM {table} t JOIN (SELECT ? AS error) e {past}
 WHERE {where} AND {source_blamed} AND {id} > ? ORDER BY {id} LIMIT ?
 
 -- name: source_dead_kinds
@@ -165,36 +160,30 @@ BEGIN NOT ATOMIC
   END IF;
 END
 
--- name: source_engine
--- Params: table. What keeps its rows; no row: it is being altered.
-SELECT ENGINE AS engine FROM information_schema.TABLES
-WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = ?
-
 -- name: source_find
 -- Params: table. Key: tab. No locks.
 SELECT id, mapping, rate FROM nightshift_source WHERE tab = ?
 
 -- name: source_hold
 -- Template. Params: [[row,job],…]. Key: PRIMARY, one row at a time; locks those that are the
--- jobs' still, does not wait for locks.
+-- jobs' still, past locked ones, or waits for these.
 {source_now}SELECT STRAIGHT_JOIN l.id, l.job
 FROM JSON_TABLE(?, {source_rows}) l
 JOIN {table} t FORCE INDEX (PRIMARY) ON {id} = l.id WHERE {where}
-FOR UPDATE SKIP LOCKED
+FOR UPDATE {past}
 
 -- name: source_indexes
--- Params: table. Their columns in order, and which run downwards.
-SELECT INDEX_NAME AS name, COLUMN_NAME AS `column`, COALESCE(COLLATION = 'D', 0) AS down
+-- Params: table. The columns of each index, in backticks; of those behind the first, which run
+-- downwards.
+SELECT GROUP_CONCAT('`', REPLACE(COLUMN_NAME, '`', '``'), '`',
+  IF(SEQ_IN_INDEX > 1 AND COLLATION = 'D', ' DESC', '') ORDER BY SEQ_IN_INDEX SEPARATOR ', ') AS columns
 FROM information_schema.STATISTICS
-WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = ?
-ORDER BY INDEX_NAME, SEQ_IN_INDEX
+WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = ? GROUP BY INDEX_NAME
 
 -- name: source_into
--- Params: target, target, table. Whether there is the target, whether it is InnoDB, and the
--- columns of the table: which of them the target has, and of which it makes the value.
-SELECT x.TABLE_NAME IS NOT NULL AS is_there, COALESCE(x.ENGINE = 'InnoDB', 0) AS is_innodb,
-  c.COLUMN_NAME AS name, d.COLUMN_NAME IS NOT NULL AS has,
-  COALESCE(d.IS_GENERATED = 'ALWAYS', 0) AS is_made
+-- Params: target, target, table. The columns of the table, with what keeps the rows of the target
+-- (NULL: there is none), and whether it makes the column's value (NULL: it has no such column).
+SELECT x.ENGINE AS engine, c.COLUMN_NAME AS name, d.IS_GENERATED AS made
 FROM information_schema.COLUMNS c
 LEFT JOIN information_schema.TABLES x ON x.TABLE_SCHEMA = DATABASE() AND x.TABLE_NAME = ?
 LEFT JOIN information_schema.COLUMNS d ON d.TABLE_SCHEMA = DATABASE() AND d.TABLE_NAME = ?
@@ -277,11 +266,10 @@ FROM JSON_TABLE(?, {ids}) l
 STRAIGHT_JOIN {table} t FORCE INDEX (PRIMARY) ON {id} = l.id
 
 -- name: source_next
--- Template. Seconds until the first row that waits for its time may be taken in; no row: none
+-- Template. Seconds until the first row that waits for its time may be taken in; NULL: none
 -- waits. Index: status. No locks.
-{source_utc}SELECT MIN(v.seconds) AS seconds
-FROM (SELECT {seconds} AS seconds FROM {table} t WHERE {where} LIMIT 100000) v
-WHERE v.seconds > 0
+{source_utc}SELECT MIN(v.due) / 1000000 AS seconds
+FROM (SELECT {until} AS due FROM {table} t WHERE {where} LIMIT 100000) v
 
 -- name: source_now
 -- The server's clock, in conditions on times of the history.
@@ -334,9 +322,9 @@ LEFT JOIN (SELECT CAST(SUBSTRING_INDEX(y.ukey, ':', -1) AS SIGNED) AS row_id, f.
 
 -- name: source_pick
 -- Template. Params: at most one of its conditions, the row behind which they begin, how many.
--- Rows in the order of their ids. Index: PRIMARY where it is forced, so that nothing is sorted
--- and what was deleted is not read again. No locks.
-{source_utc}SELECT {id} AS id FROM {table} t {index} {past}
+-- Rows in the order of their ids, so that nothing is sorted and what was deleted is not read
+-- again. Index: PRIMARY. No locks.
+{source_utc}SELECT {id} AS id FROM {table} t FORCE INDEX (PRIMARY) {past}
 WHERE {where} AND {id} > ? ORDER BY {id} LIMIT ?
 
 -- name: source_refused
@@ -388,11 +376,6 @@ UPDATE nightshift_source SET rate = ? WHERE id = ?
 -- for so long.
 UPDATE nightshift_source SET seen = {now} WHERE id = ? AND COALESCE(seen, 0) <= {now} - ?
 
--- name: source_version
--- Whether indexes may be descending.
-SELECT CAST(SUBSTRING_INDEX(VERSION(), '.', 1) * 100
-  + SUBSTRING_INDEX(SUBSTRING_INDEX(VERSION(), '.', 2), '.', -1) AS SIGNED) AS version
-
 -- name: source_write
 -- Template. Params: [[row,job,failures,due],…]. Key: PRIMARY, one row at a time, locked by
 -- source_lock or source_hold; 1205 at once when another session has locked one.
@@ -400,6 +383,3 @@ SET STATEMENT time_zone='+00:00', innodb_lock_wait_timeout=0, lock_wait_timeout=
 UPDATE JSON_TABLE(?, {source_rows}) l
 STRAIGHT_JOIN {table} t FORCE INDEX (PRIMARY) ON {id} = l.id SET {set} WHERE {where}
 
--- name: source_zone
--- The zone of times that have none, where the mapping does not say it.
-SELECT @@global.time_zone AS zone

@@ -112,7 +112,7 @@ end
 local PUSHER = set [[edge_circle edge_circle_wait edge_ended edge_lock edge_more edge_parent handle_ids handle_schema
   listen_ring queue_add queue_find server_now signal_call signal_limit signal_live]]
 local DASHBOARD = set [[admin_info admin_info_finished handle_schema queue_find queue_list server_now source_columns
-  source_engine source_find source_jobs source_list source_zone]]
+  source_find source_jobs source_list]]
 -- Accounts need none of these: verbs from outside and this doctor's own. What an adopted table asks
 -- for is a worker's, but the table is not ours to give rights on.
 local OTHERS = { "^admin_", "^doctor_", "^prune_", "^report_" }

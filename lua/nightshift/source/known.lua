@@ -3,7 +3,10 @@
 
 local core = require "nightshift.core"
 local decimal = require "nightshift.decimal"
+local failure = require "nightshift.source.failure"
 local options = require "nightshift.options"
+
+local caught, must = failure.caught, failure.must
 
 local known = {}
 
@@ -17,8 +20,6 @@ local function rate(value, what)
 end
 
 known.TUNE = { rate = rate }
-
-local function not_known(name) return nil, ("nobody has adopted a table '%s' yet"):format(name), "NOT_FOUND" end
 
 --- The tables: `table`, `mapping`, `paused`, `rate`, `served` (does a host take in its rows?),
 -- `unserved` (seconds since one did), `owed` (how many rows do not say yet what became of their jobs),
@@ -54,62 +55,39 @@ function known.troubles(row)
 end
 
 local function find(handle, name)
-  local rows, message, code = handle:execute("@source_find", name)
-  if not rows then return nil, message, code end
-  if rows[1] then return rows[1] end
-  return not_known(name)
+  local row = must(handle:execute("@source_find", name))[1]
+  if row then return row end
+  failure.fail("NOT_FOUND", "nobody has adopted a table '%s' yet", name)
 end
 
---- Changes what was decided about a table that is known.
----@param handle userdata core handle
----@param name string the table's
----@param given {rate: number?} checked
----@return true|nil
----@return string? message
----@return string? code
-function known.tune(handle, name, given)
-  local row, message, code = find(handle, name)
-  if not row then return nil, message, code end
-  if not given.rate then return true end
-  local result
-  result, message, code = handle:execute("@source_tune", given.rate > 0 and given.rate or core.null, row.id)
-  if not result then return nil, message, code end
+--- Changes what was decided about a table that is known: handle, name, and `given`, checked as TUNE.
+---@type fun(handle: userdata, name: string, given: {rate: number?}): true|nil, string?, string?
+known.tune = caught(function(handle, name, given)
+  local row = find(handle, name)
+  if given.rate then must(handle:execute("@source_tune", given.rate > 0 and given.rate or core.null, row.id)) end
   return true
-end
+end)
 
 --- A table that is known, as it was adopted last.
----@param db nightshift.Db
----@param name string
----@return nightshift.source.Table|nil
----@return string? message
----@return string? code
-function known.open(db, name)
-  local row, message, code = find(db._handle, name)
-  if not row then return nil, message, code end
-  local t
-  t, message, code = require "nightshift.source.table".new(db, core.decode(row.mapping))
-  return t, message, code
-end
+---@type fun(db: nightshift.Db, name: string): nightshift.source.Table|nil, string?, string?
+known.open = caught(function(db, name)
+  return (must(require "nightshift.source.table".new(db, core.decode(find(db._handle, name).mapping))))
+end)
 
---- The rows of a table by state, as it was adopted last.
-local function count_of(db, map)
-  local ok, t, message = pcall(require "nightshift.source.table".new, db, map)
-  if not ok then return nil, tostring(t) end
-  if not t then return nil, message end
-  return t:stats()
+--- The rows of a table by state, as it was adopted last; or nil and why not.
+local function count(db, map)
+  local ran, t, message = pcall(require "nightshift.source.table".new, db, map)
+  if ran and t then return t:stats() end
+  return nil, ran and message or tostring(t)
 end
 
 --- What people see of adopted tables: those of `list`, with `counts`, or `error`, the reason why
 -- there are none.
----@param db nightshift.Db
----@return table[]|nil
----@return string? message
----@return string? code
-function known.status(db)
-  local tables, message, code = known.list(db._handle)
-  if not tables then return nil, message, code end
-  for _, row in ipairs(tables) do row.counts, row.error = count_of(db, row.mapping) end
+---@type fun(db: nightshift.Db): table[]|nil, string?, string?
+known.status = caught(function(db)
+  local tables = must(known.list(db._handle))
+  for _, row in ipairs(tables) do row.counts, row.error = count(db, row.mapping) end
   return tables
-end
+end)
 
 return known

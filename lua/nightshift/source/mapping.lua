@@ -6,9 +6,10 @@
 -- told apart. What is wrong is named, with what is there instead, before anything is written.
 
 local core = require "nightshift.core"
+local failure = require "nightshift.source.failure"
 local options = require "nightshift.options"
 
-local raise = options.raise
+local caught, must, raise = failure.caught, failure.must, options.raise
 
 ---@class nightshift.source.Field a live column
 ---@field name string
@@ -26,6 +27,8 @@ local raise = options.raise
 ---@class nightshift.source.Mapping
 ---@field table string
 ---@field fields nightshift.source.Field[]
+---@field keys nightshift.source.Field[] those of the primary key
+---@field engine string|nil nil: the table is being altered
 ---@field parts table<string, nightshift.source.Field> by what they are used for
 ---@field states table<string, any> open, processing, done, failed, parent_done: values of the status
 ---@field push table options of the push of each job
@@ -62,14 +65,6 @@ local function text_or_column(value, what)
   return part { column = column } (value, what)
 end
 
-local ORDERS = { id = true, ["-id"] = true }
-
-local function order(value, what)
-  if type(value) ~= "string" then raise('%s must be "id" or "-id", got a %s', what, type(value)) end
-  if ORDERS[value] then return value end
-  return nil, ('%s must be "id" or "-id", got \'%s\''):format(what, options.shown(value))
-end
-
 --- Check of an option that there is no more: raises what to do instead.
 local function gone(advice)
   return function() raise("adopt: %s", advice) end
@@ -96,28 +91,24 @@ local MAPPING = {
   parent = part { column = column, done = state },
   claimed_by = column, claimed_at = column, completed_at = column, started = column, updated = column,
   host = column, attempts = column, attempts_left = column, retry_after = column,
-  max_attempts = options.COUNT, overdue = options.duration, order = order, alone = options.typed "boolean",
+  max_attempts = options.COUNT, overdue = options.duration, order = options.one_of("id", "-id"),
+  alone = options.typed "boolean",
 }
 
 -- Options of a push that all of its jobs have.
 local PUSH = { "max_polls", "max_crashes", "deadline", "timeout", "backoff" }
 for _, name in ipairs(PUSH) do MAPPING[name] = options.PUSH[name] end
 
--- Parts that are a column's name and nothing else.
-local PLAIN = { "id", "claimed_by", "claimed_at", "completed_at", "started", "updated", "retry_after", "host",
-  "attempts", "attempts_left" }
-
--- The columns in the order in which they are looked at, each by what it is called in messages.
+-- The parts in the order in which they are looked at, and those that are a table with `column`.
 local PARTS = { "id", "status", "claimed_by", "claimed_at", "completed_at", "started", "updated", "retry_after",
   "host", "attempts", "attempts_left", "priority", "parent", "name", "payload" }
-local CALLED = { status = "status.column", priority = "priority.column", parent = "parent.column",
-  name = "name.column", payload = "payload.column" }
+local TABLES = { status = true, priority = true, parent = true, name = true, payload = true }
 local STATES = { "open", "processing", "done", "failed", "parent_done" }
-local STATE_CALLED = { parent_done = "parent.done" }
 
-local function called(name) return CALLED[name] or name end
+--- What a part, or a state, is called in messages.
+local function called(name) return TABLES[name] and name .. ".column" or name end
 
-local function state_called(name) return STATE_CALLED[name] or "status." .. name end
+local function state_called(name) return name == "parent_done" and "parent.done" or "status." .. name end
 
 --- A value of the status as it is compared: a boolean is a number.
 local function value_of(value)
@@ -128,16 +119,17 @@ end
 --- The options as this page wants them: names of columns in `columns`, by part.
 local function flat(given)
   local status, priority, parent = given.status, given.priority or {}, given.parent or {}
-  local map = { table = given.table, columns = { id = "id" }, states = {}, parts = {}, push = {},
+  local map = { table = given.table, columns = {}, states = {}, parts = {}, push = {},
     max_attempts = given.max_attempts, overdue = given.overdue, zone = given.time_zone, alone = given.alone,
-    every = given.every,
+    every = given.every, handler = type(given.name) ~= "table" and (given.name or given.table) or nil,
     decay = priority.decay or 0, lower_first = priority.higher_first == false, newest_first = given.order == "-id" }
-  for _, name in ipairs(PLAIN) do map.columns[name] = given[name] or map.columns[name] end
-  map.columns.status, map.columns.priority, map.columns.parent = status.column, priority.column, parent.column
-  map.columns.payload = given.payload and given.payload.column
-  if type(given.name) == "table" then map.columns.name = given.name.column
-  else map.handler = given.name or given.table end
-  for _, name in ipairs { "open", "processing", "done", "failed" } do map.states[name] = value_of(status[name]) end
+  for _, name in ipairs(PARTS) do
+    local one = given[name]
+    if TABLES[name] then one = type(one) == "table" and one.column or nil end
+    map.columns[name] = one
+  end
+  map.columns.id = map.columns.id or "id"
+  for _, name in ipairs(STATES) do map.states[name] = value_of(status[name]) end
   map.states.parent_done = value_of(parent.done)
   for _, name in ipairs(PUSH) do map.push[name] = given[name] end
   return map
@@ -178,7 +170,7 @@ end
 
 -- ------------------------------------------------------------ the live columns
 
-local function invalid(format, ...) return nil, ("adopt: " .. format):format(...), "INVALID" end
+local function invalid(format, ...) failure.fail("INVALID", "adopt: " .. format, ...) end
 
 local KINDS = {}
 for kind, types in pairs {
@@ -216,10 +208,8 @@ end
 ---@return string
 function mapping.quoted(name) return "`" .. name:gsub("`", "``") .. "`" end
 
-local TRIES, AGAIN = 20, 0.02 -- seconds; while another session alters it the server's lists may lack its key
-
 --- A template of sql/query, with what its marks stand for: names in backticks, and texts that are
--- made of such and of literals.
+--- made of such and of literals.
 ---@param name string
 ---@param marks table<string, string>
 ---@return string
@@ -227,144 +217,108 @@ function mapping.fill(name, marks)
   return (core.sql(name):gsub("{(%l+)}", marks))
 end
 
+local TRIES, AGAIN = 20, 0.02 -- seconds; while another session alters it the server's lists may lack its key
+
 --- Is there such a table? Waits for who alters it.
 local function is_there(handle, name)
   return handle:execute("@:" .. mapping.fill("source_there", { table = mapping.quoted(name) }))
 end
 
-local function has_key(fields)
-  for _, field in ipairs(fields) do
-    if field.primary then return true end
-  end
-  return false
-end
-
---- Reads the live columns of a table.
----@param handle userdata core handle
----@param name string
----@return nightshift.source.Field[]|nil
----@return string? message
----@return string? code
-local function read_fields(handle, name)
-  local fields
+--- Reads the live columns of the table, its keys, its engine, and the server's time zone.
+local function read_fields(map, handle)
+  local name = map.table
+  if name:lower():find "^nightshift_" then invalid("'%s' is, by its name, a table of nightshift's own", name) end
   for _ = 1, TRIES do
-    local rows, message, code = handle:execute("@source_columns", name, name, name)
-    if not rows then return nil, message, code end
-    fields = {}
-    for i, row in ipairs(rows) do fields[i] = field_of(row) end
-    if has_key(fields) or not is_there(handle, name) then break end
+    map.fields, map.keys = {}, {}
+    for i, row in ipairs(must(handle:execute("@source_columns", name, name, name, name))) do
+      map.fields[i], map.engine, map.zone = field_of(row), row.engine, map.zone or row.zone
+      map.keys[#map.keys + 1] = map.fields[i].primary and map.fields[i] or nil
+    end
+    if #map.keys > 0 or not is_there(handle, name) then break end
     core.sleep(AGAIN)
   end
-  if #fields > 0 then return fields end
-  return nil, ("adopt: there is no table '%s' in this database, or this user may not see it"):format(name), "NOT_FOUND"
+  if #map.fields > 0 then return end
+  failure.fail("NOT_FOUND", "adopt: there is no table '%s' in this database, or this user may not see it", name)
 end
 
 -- ------------------------------------------------------------------- columns
 
 local function find_columns(map)
   for _, name in ipairs(PARTS) do
-    local wanted = map.columns[name]
-    for _, field in ipairs(wanted and map.fields or {}) do
+    local wanted, names = map.columns[name], {}
+    for i, field in ipairs(wanted and map.fields or {}) do
+      names[i] = field.name
       if field.name:lower() == wanted:lower() then map.parts[name] = field end
     end
     if wanted and not map.parts[name] then
-      local names = {}
-      for i, field in ipairs(map.fields) do names[i] = field.name end
-      return invalid("%s: table '%s' has no column '%s'; it has: %s", called(name), map.table,
-        options.shown(wanted), table.concat(names, ", "))
+      invalid("%s: table '%s' has no column '%s'; it has: %s", called(name), map.table, options.shown(wanted),
+        table.concat(names, ", "))
     end
   end
-  return true
 end
 
 local CLAIMANT = 20 -- characters of claimed_by, at least: "ns:" and the id of a job
+local LONGEST = (1 << 31) - 1 -- seconds since 1970 that a column holds, at least
 
-local function misfit(map, name, wants)
-  local field = map.parts[name]
-  return invalid("%s: column '%s' is %s; it must be %s", called(name), field.name, field.type, wants)
-end
-
+-- What the column of a part must be, as it is said, and whether it is; by part.
 local checks = {}
 
-local function whole(map, name)
-  if map.parts[name].kind == "whole" then return true end
-  return misfit(map, name, "a whole number")
-end
+local function whole(field) return field.kind == "whole", "a whole number" end
 
 --- From some times it is reckoned how much later it is: a day is not enough for that.
-local function time(map, name)
-  local field = map.parts[name]
-  if field.kind == "whole" and field.most < (1 << 31) - 1 then
-    return misfit(map, name, "INT or BIGINT to hold seconds since 1970")
-  end
-  if field.kind == "whole" then return true end
-  if field.kind ~= "time" then return misfit(map, name, "a date and time, or whole seconds since 1970") end
+local function time(field, map, name)
   local reckoned = name == "retry_after" or name == "claimed_at" and map.overdue
-  if reckoned and field.type:lower() == "date" then return misfit(map, name, "a date with a time") end
-  return true
+  if field.kind == "whole" then return field.most >= LONGEST, "INT or BIGINT to hold seconds since 1970" end
+  if field.kind ~= "time" then return false, "a date and time, or whole seconds since 1970" end
+  return not (reckoned and field.type:lower() == "date"), "a date with a time"
 end
 
-local function counter(map, name)
-  local field = map.parts[name]
-  if field.kind ~= "whole" then return misfit(map, name, "a whole number") end
-  if (map.max_attempts or 0) <= field.most then return true end
-  return invalid("max_attempts: column '%s' is %s and ends at %d, before %d", field.name, field.type, field.most,
-    map.max_attempts)
+local function text(field, _, name) return field.kind == "text" or field.kind == "words" and name == "name", "text" end
+
+function checks.claimed_by(field)
+  return field.kind == "text" and field.most >= CLAIMANT, ("text of %d characters or more"):format(CLAIMANT)
 end
 
-local function text(map, name)
-  local field = map.parts[name]
-  if field.kind == "text" or field.kind == "words" and name == "name" then return true end
-  return misfit(map, name, "text")
-end
-
-checks.id, checks.priority, checks.parent = whole, whole, whole
-checks.attempts, checks.attempts_left = counter, counter
-checks.host, checks.name = text, text
-for _, name in ipairs { "claimed_at", "completed_at", "started", "updated", "retry_after" } do checks[name] = time end
-
-function checks.claimed_by(map, name)
-  local field = map.parts[name]
-  if field.kind == "text" and field.most >= CLAIMANT then return true end
-  return misfit(map, name, ("text of %d characters or more"):format(CLAIMANT))
-end
-
-local function check_kinds(map)
-  for _, name in ipairs(PARTS) do
-    if map.parts[name] and checks[name] then
-      local ok, message, code = checks[name](map, name)
-      if not ok then return nil, message, code end
-    end
-  end
-  return true
-end
-
---- A row is one row of its id, and found by it.
-local function check_key(map)
-  local name, keys = map.parts.id.name, {}
-  for _, field in ipairs(map.fields) do keys[#keys + 1] = field.primary and field or nil end
-  if #keys == 1 and keys[1] == map.parts.id then return true end
-  local wrong = ("id: column '%s' must be the primary key, by itself, and "):format(name)
-  if #keys == 0 then
-    return invalid("%s'%s' has none: ALTER TABLE %s ADD PRIMARY KEY (%s)", wrong, map.table,
-      mapping.quoted(map.table), mapping.quoted(name))
-  end
-  if #keys == 1 then return invalid("%sthat is '%s': name that", wrong, keys[1].name) end
-  return invalid("%sthat has %d columns: make them a UNIQUE key, and a number the primary one", wrong, #keys)
+for check, names in pairs {
+  [whole] = { "id", "priority", "parent", "attempts", "attempts_left" }, [text] = { "host", "name" },
+  [time] = { "claimed_at", "completed_at", "started", "updated", "retry_after" },
+} do
+  for _, name in ipairs(names) do checks[name] = check end
 end
 
 -- Parts that are only read.
 local READ = { id = true, parent = true, name = true, payload = true }
 
-local function check_written(map)
+--- Each part's column is of the kind that the part needs.
+local function check_kinds(map)
   for _, name in ipairs(PARTS) do
-    local field = map.parts[name]
+    local field, fits, wants = map.parts[name], true, nil
+    if field and checks[name] then fits, wants = checks[name](field, map, name) end
+    if not fits then
+      invalid("%s: column '%s' is %s; it must be %s", called(name), field.name, field.type, wants)
+    end
     if field and field.generated and not (READ[name] or name == "priority" and map.decay == 0) then
-      return invalid("%s: column '%s' is GENERATED, and here it must be one that can be written", called(name),
-        field.name)
+      invalid("%s: column '%s' is GENERATED, and here it must be one that can be written", called(name), field.name)
     end
   end
-  return true
+  local counter = map.parts.attempts or map.parts.attempts_left
+  if counter and (map.max_attempts or 0) > counter.most then
+    invalid("max_attempts: column '%s' is %s and ends at %d, before %d", counter.name, counter.type, counter.most,
+      map.max_attempts)
+  end
+end
+
+--- A row is one row of its id, and found by it.
+local function check_key(map)
+  local name, keys = map.parts.id.name, map.keys
+  if #keys == 1 and keys[1] == map.parts.id then return end
+  local wrong = ("id: column '%s' must be the primary key, by itself, and "):format(name)
+  if #keys == 0 then
+    invalid("%s'%s' has none: ALTER TABLE %s ADD PRIMARY KEY (%s)", wrong, map.table, mapping.quoted(map.table),
+      mapping.quoted(name))
+  end
+  if #keys == 1 then invalid("%sthat is '%s': name that", wrong, keys[1].name) end
+  invalid("%sthat has %d columns: make them a UNIQUE key, and a number the primary one", wrong, #keys)
 end
 
 --- A date may say what a status would, and be the date of just that.
@@ -373,16 +327,15 @@ local function may_share(map, one, other)
 end
 
 local function check_shared(map)
-  for i, one in ipairs(PARTS) do
-    for k = i + 1, #PARTS do
-      local other = PARTS[k]
-      if map.parts[one] and map.parts[one] == map.parts[other] and not may_share(map, one, other) then
-        return invalid("%s and %s are both column '%s': each needs one of its own", called(one), called(other),
-          map.parts[one].name)
-      end
+  local uses = {} -- the part that a column was seen for
+  for _, name in ipairs(PARTS) do
+    local field = map.parts[name]
+    local one = field and uses[field]
+    if one and not may_share(map, one, name) then
+      invalid("%s and %s are both column '%s': each needs one of its own", called(one), called(name), field.name)
     end
+    if field then uses[field] = name end
   end
-  return true
 end
 
 -- -------------------------------------------------------------- status values
@@ -407,132 +360,94 @@ local function words(kind)
   return list
 end
 
-local function bad_value(map, name, why)
-  local value, field = map.states[name], map.parts.status
-  local shown = value == core.null and "NULL" or type(value) == "string" and "'" .. options.shown(value) .. "'" or value
-  return invalid("%s: %s is no value of column '%s', which %s %s", state_called(name), shown, field.name, why,
-    field.type)
+--- Can a value be in the status column? And how a message says that it cannot.
+local function fits(field, value)
+  if value == core.null then return field.nullable, "is never NULL:" end
+  if field.kind == "words" then return type(value) == "string" and words(field.type)[value], "is" end
+  if field.kind == "time" then return value == "now" or is_date(value), 'knows "now", null and dates and is' end
+  return field.kind ~= "whole" or math.type(value) and value >= field.least and value <= field.most, "is"
 end
 
 local function check_value(map, name)
   local value, field = map.states[name], map.parts.status
-  if value == nil then return true end
-  if value == core.null and field.nullable then return true end
-  if value == core.null then return bad_value(map, name, "is never NULL:") end
-  if field.kind == "words" and not (type(value) == "string" and words(field.type)[value]) then
-    return bad_value(map, name, "is")
-  end
-  if field.kind == "time" and value ~= "now" and not is_date(value) then
-    return bad_value(map, name, 'knows "now", null and dates and is')
-  end
-  if field.kind == "whole" and not (math.type(value) and value >= field.least and value <= field.most) then
-    return bad_value(map, name, "is")
-  end
-  return true
+  if value == nil then return end
+  local good, why = fits(field, value)
+  if good then return end
+  local shown = value == core.null and "NULL" or type(value) == "string" and "'" .. options.shown(value) .. "'" or value
+  invalid("%s: %s is no value of column '%s', which %s %s", state_called(name), shown, field.name, why, field.type)
 end
-
-local function same(one, other)
-  if type(one) == "string" and type(other) == "string" then return one:lower() == other:lower() end
-  return one == other
-end
-
-local function check_states(map)
-  for _, name in ipairs(STATES) do
-    local ok, message, code = check_value(map, name)
-    if not ok then return nil, message, code end
-  end
-  for i = 1, 4 do
-    for k = i + 1, 4 do
-      local one, other = map.states[STATES[i]], map.states[STATES[k]]
-      if one ~= nil and other ~= nil and same(one, other) then
-        return invalid("%s and %s are the same, so nobody can tell such rows apart", state_called(STATES[i]),
-          state_called(STATES[k]))
-      end
-    end
-  end
-  if map.states.open == nil then return invalid "'status.open' is needed" end
-  if map.states.done == nil and not map.parts.completed_at then
-    return invalid "how is a row marked as done? By 'status.done', or by a 'completed_at' column"
-  end
-  return true
-end
-
--- ---------------------------------------------------------------- all of it
 
 --- Does the row say that it is claimed?
 local function shows_claims(map) return map.states.processing ~= nil or map.parts.claimed_by ~= nil end
 
---- A row that has failed for good may not look like one that is open.
-local function check_ending(map)
+local function check_states(map)
+  local seen = {}
+  for _, name in ipairs(STATES) do
+    local value = map.states[name]
+    check_value(map, name)
+    local key = type(value) == "string" and value:lower() or value
+    if value ~= nil and name ~= "parent_done" then
+      if seen[key] then
+        invalid("%s and %s are the same, so nobody can tell such rows apart", state_called(seen[key]),
+          state_called(name))
+      end
+      seen[key] = name
+    end
+  end
+  if map.states.open == nil then invalid "'status.open' is needed" end
+  if map.states.done == nil and not map.parts.completed_at then
+    invalid "how is a row marked as done? By 'status.done', or by a 'completed_at' column"
+  end
   local counted = map.parts.attempts_left or map.parts.attempts and map.max_attempts
-  if shows_claims(map) or map.states.failed ~= nil or counted then return true end
-  return invalid("what ends a row of '%s' that has failed for good? 'status.failed', 'attempts_left', or 'attempts' "
-    .. "and 'max_attempts'", map.table)
+  if not shows_claims(map) and map.states.failed == nil and not counted then -- it would look like one that is open
+    invalid("what ends a row of '%s' that has failed for good? 'status.failed', 'attempts_left', or 'attempts' "
+      .. "and 'max_attempts'", map.table)
+  end
 end
+
+-- ---------------------------------------------------------------- all of it
 
 local function check_needed(map)
   if map.overdue and not map.parts.claimed_at then
-    return invalid "'overdue' needs to know since when a row is claimed: name the column 'claimed_at'"
+    invalid "'overdue' needs to know since when a row is claimed: name the column 'claimed_at'"
   end
   if map.parts.attempts and map.parts.attempts_left then
-    return invalid "attempts are counted up ('attempts') or down ('attempts_left'), not both"
+    invalid "attempts are counted up ('attempts') or down ('attempts_left'), not both"
   end
   if not shows_claims(map) and not map.alone then
-    return invalid("what shows that a row of '%s' is taken? 'status.processing', or a 'claimed_by' column. "
+    invalid("what shows that a row of '%s' is taken? 'status.processing', or a 'claimed_by' column. "
       .. "Where there is neither, and no other program works on the table, say alone = true", map.table)
   end
-  return true
 end
 
 --- Written into statements, so it may only look like a time zone.
 local function check_zone(map, handle)
-  if not map.zone then
-    local rows, message, code = handle:execute "@source_zone"
-    if not rows then return nil, message, code end
-    map.zone = rows[1].zone
-  end
   if #map.zone > 64 or not map.zone:find "^[%w_/+:-]+$" then
-    return invalid("time_zone must be like \"+02:00\" or \"Europe/Vienna\", not '%s'", options.shown(map.zone))
+    invalid("time_zone must be like \"+02:00\" or \"Europe/Vienna\", not '%s'", options.shown(map.zone))
   end
   local ok, message, code = handle:execute("@:" .. mapping.fill("source_try", { zone = map.zone }))
-  if ok then return true end
-  if code ~= "SQL" then return nil, message, code end
-  return invalid("the server does not know the time zone '%s'; names like Europe/Vienna need its tables: "
-    .. "mariadb-tzinfo-to-sql", map.zone)
+  if code == "SQL" then
+    invalid("the server does not know the time zone '%s'; names like Europe/Vienna need its tables: "
+      .. "mariadb-tzinfo-to-sql", map.zone)
+  end
+  must(ok, message, code)
 end
 
 --- Rows of a table without row locks cannot be claimed.
-local function check_engine(map, handle)
-  local rows, message, code = handle:execute("@source_engine", map.table)
-  if not rows then return nil, message, code end
-  local engine = rows[1] and rows[1].engine
-  if not engine or engine == "InnoDB" then return true end -- none: it is being altered
-  return invalid("table '%s' is %s, which has no row locks: ALTER TABLE %s ENGINE=InnoDB", map.table, engine, map.table)
+local function check_engine(map)
+  if not map.engine or map.engine == "InnoDB" then return end -- none: it is being altered
+  invalid("table '%s' is %s, which has no row locks: ALTER TABLE %s ENGINE=InnoDB", map.table, map.engine, map.table)
 end
 
-local CHECKS = { find_columns, check_kinds, check_needed, check_key, check_written, check_shared, check_states,
-  check_ending, check_zone, check_engine }
+local CHECKS = { read_fields, find_columns, check_kinds, check_needed, check_key, check_shared, check_states,
+  check_zone, check_engine }
 
 --- Reads a mapping and checks it against the live table.
----@param handle userdata core handle
----@param given table
----@return nightshift.source.Mapping|nil
----@return string? message
----@return string? code
-function mapping.check(handle, given)
-  local map, message, code = mapping.read(given)
-  if not map then return nil, message, code end
-  if map.table:lower():find "^nightshift_" then
-    return invalid("'%s' is, by its name, a table of nightshift's own", map.table)
-  end
-  map.fields, message, code = read_fields(handle, map.table)
-  if not map.fields then return nil, message, code end
-  for _, check in ipairs(CHECKS) do
-    local ok
-    ok, message, code = check(map, handle)
-    if not ok then return nil, message, code end
-  end
+---@type fun(handle: userdata, given: table): nightshift.source.Mapping|nil, string?, string?
+mapping.check = caught(function(handle, given)
+  local map = must(mapping.read(given))
+  for _, check in ipairs(CHECKS) do check(map, handle) end
   return map
-end
+end)
 
 return mapping

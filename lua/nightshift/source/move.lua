@@ -1,13 +1,10 @@
 --- Rows leave an adopted table: those that have ended are deleted, or go to another table, and those
--- that are open become jobs of another queue.
---
--- They are found without locks in the order of their ids, a batch at a time, then locked by key past
--- those that other sessions have locked. What becomes of a batch is one transaction. A row that
--- has a live job, or is owed something, stays.
+-- that are open become jobs of another queue. How they are found and locked: see admin.lua. What becomes
+-- of a batch is one transaction.
 
 local admin = require "nightshift.source.admin"
-local admin_text = require "nightshift.source.admin_text"
 local core = require "nightshift.core"
+local failure = require "nightshift.source.failure"
 local mapping = require "nightshift.source.mapping"
 local options = require "nightshift.options"
 local pay = require "nightshift.source.pay"
@@ -16,33 +13,17 @@ local take = require "nightshift.source.take"
 
 local move = {}
 
-local AT_ONCE = 1000 -- rows of a transaction
-local PAGE = 10000   -- ids that are looked for at once
+local caught, fail, must = failure.caught, failure.fail, failure.must
 
---- Ids behind one, in their order.
-local function pick(self, name, ...)
-  local rows, message, code = steps.run(self, name, ...)
-  if not rows then return nil, message, code end
+local function list_of(self, rows)
   local ids = {}
-  for i, row in ipairs(rows) do ids[i] = row.id end
-  return ids
+  for i, row in ipairs(rows) do ids[i] = row[self.key] end
+  return steps.list(ids)
 end
 
---- Locks those of the rows that nobody else has locked, and that have neither a job nor a debt.
-local function lock(self, name, ids)
-  local rows, message, code = steps.run(self, name, steps.list(ids), #ids)
-  if rows then rows, message, code = take.free_of(self, rows) end
-  if not rows then return nil, message, code end
-  local locked = {}
-  for i, row in ipairs(rows) do locked[i] = row[self.key] end
-  return locked, rows
-end
-
-local function delete(self, ids)
-  local result, message, code = steps.run(self, "delete", steps.list(ids))
-  if not result then return nil, message, code end
-  if result.affected == #ids then return true end
-  return nil, ("the server has deleted %d rows of %d"):format(result.affected, #ids), "BUSY"
+local function delete(self, rows)
+  local n = must(steps.run(self, "delete", list_of(self, rows))).affected
+  if n ~= #rows then fail("BUSY", "the server has deleted %d rows of %d", n, #rows) end
 end
 
 -- ------------------------------------------------------------------- pruning
@@ -55,171 +36,114 @@ local function table_name(value, what)
 end
 
 move.PRUNE = {
-  older = options.duration, into = table_name, limit = options.integer(1, 1 << 53),
+  older = options.duration, into = table_name, limit = options.integer(1, admin.EVERY),
   state = options.one_of("dead", "done"),
 }
 
-local function invalid(format, ...) return nil, format:format(...), "INVALID" end
-
 --- The statement that moves rows of a list into another table, which has all columns of this one.
 local function move_text(self, into)
-  local name = self.map.table
+  local name, quoted = self.map.table, mapping.quoted
   if into:find("\0", 1, true) or into == name then
-    return invalid("rows of '%s' cannot be moved to '%s'", name, options.shown(into))
+    fail("INVALID", "rows of '%s' cannot be moved to '%s'", name, options.shown(into))
   end
-  local rows, message, code = steps.ask(self, "source_into", into, into, name)
-  if not rows then return nil, message, code end
   local to, from = {}, {}
-  for _, row in ipairs(rows) do
-    if row.is_there == 0 then
-      return nil, ("there is no table '%s' to move rows to: CREATE TABLE %s LIKE %s"):format(into,
-        mapping.quoted(into), mapping.quoted(name)), "NOT_FOUND"
-    end
-    if row.is_innodb == 0 then
-      return invalid("'%s' is not an InnoDB table: what a crash interrupts there would be there twice, or not at all",
+  for _, row in ipairs(must(steps.ask(self, "source_into", into, into, name))) do
+    if not row.engine then
+      fail("NOT_FOUND", "there is no table '%s' to move rows to: CREATE TABLE %s LIKE %s", into, quoted(into),
+        quoted(name))
+    elseif row.engine ~= "InnoDB" then
+      fail("INVALID", "'%s' is not an InnoDB table: what a crash interrupts there would be there twice, or not at all",
         into)
-    end
-    if row.has == 0 then return invalid("'%s' has no column '%s', which rows of '%s' have", into, row.name, name) end
-    if row.is_made == 0 then
-      to[#to + 1], from[#from + 1] = mapping.quoted(row.name), "t." .. mapping.quoted(row.name)
+    elseif not row.made then
+      fail("INVALID", "'%s' has no column '%s', which rows of '%s' have", into, row.name, name)
+    elseif row.made ~= "ALWAYS" then
+      to[#to + 1], from[#from + 1] = quoted(row.name), "t." .. quoted(row.name)
     end
   end
-  return "@:" .. mapping.fill("source_move", { into = mapping.quoted(into), table = mapping.quoted(name),
-    id = "t." .. mapping.quoted(self.key), to = table.concat(to, ", "), from = table.concat(from, ", ") })
+  return "@:" .. mapping.fill("source_move", { into = quoted(into), table = quoted(name), id = "t." .. quoted(self.key),
+    to = table.concat(to, ", "), from = table.concat(from, ", ") })
 end
 
---- Deletes, or moves, those of the rows that have ended still; how many.
-local function prune_rows(self, name, ids, into, moves)
-  local locked, message, code = lock(self, name, ids)
-  if not locked then return nil, message, code end
-  if #locked == 0 then return 0 end
-  local ok = true
-  if moves then ok, message, code = self.handle:execute(moves, steps.list(locked)) end
+--- Deletes rows that have ended, or moves them.
+local function remove(self, rows, into, moves)
+  local ok, message, code = true, nil, nil
+  if moves then ok, message, code = self.handle:execute(moves, list_of(self, rows)) end
   if not ok and code == "DUPLICATE" then
-    message = ("'%s' has one of these rows already: delete it there, or in '%s', and go on (%s)"):format(into,
-      self.map.table, message)
+    fail(code, "'%s' has one of these rows already: delete it there, or in '%s', and go on (%s)", into, self.map.table,
+      message)
   end
-  if ok then ok, message, code = delete(self, locked) end
-  if not ok then return nil, message, code end
-  return #locked
+  must(ok, message, code)
+  delete(self, rows)
 end
 
---- All rows that have ended so, once, in their order: calls fn with the ids of each batch, of which
--- it gives how many count. Ends at the limit; how many in all.
-local function each_batch(self, given, limit, fn)
-  local name = (given.state or "done") .. (given.older and "_old" or "_pick")
-  local last, sum = math.mininteger, 0
-  local ids
-  repeat
-    local message, code
-    if given.older then ids, message, code = pick(self, name, given.older, last, PAGE)
-    else ids, message, code = pick(self, name, last, PAGE) end
-    if not ids then return nil, message, code end
-    local from = 1
-    while from <= #ids and sum < limit do
-      local n
-      local upto = math.min(from + math.min(AT_ONCE, limit - sum), #ids + 1) - 1
-      n, message, code = fn(table.move(ids, from, upto, 1, {}))
-      if not n then return nil, message, code end
-      sum, from = sum + n, upto + 1
-    end
-    last = ids[#ids]
-  until #ids < PAGE or sum >= limit
-  return sum
-end
-
-local function check_prune(self, given)
-  if self.handle:in_transaction() then return nil, "rows cannot be pruned inside a transaction", "STATE" end
-  if not given.older or given.state == "dead" or admin_text.ended(self.map) then return true end
-  return invalid("nothing says when rows of '%s' were done: the mapping names neither 'completed_at' nor 'updated'",
+--- Calls fn with the ids of rows that have ended as is asked; the sum.
+local function each_ended(self, given, limit, fn)
+  local pick = (given.state or "done") .. (given.older and "_old" or "_pick")
+  admin.outside(self, "rows cannot be pruned")
+  if self.texts[pick] then return admin.walk(self, pick, given.older, { limit = limit }, fn) end
+  fail("INVALID", "nothing says when rows of '%s' were done: the mapping names neither 'completed_at' nor 'updated'",
     self.map.table)
 end
 
-local EVERY = 1 << 53 -- a limit that is none
-
 --- How many rows a pruning would concern.
----@param self nightshift.source.Table
----@param given table checked, as PRUNE
----@return integer|nil
----@return string? message
----@return string? code
-function move.prunable(self, given)
-  local ok, message, code = check_prune(self, given)
-  if not ok then return nil, message, code end
-  admin_text.of(self)
-  return each_batch(self, given, given.limit or EVERY, function(ids) return #ids end)
-end
+---@type fun(self: nightshift.source.Table, given: table): integer|nil, string?, string?
+move.prunable = caught(function(self, given)
+  return (each_ended(self, given, given.limit, function(ids) return #ids end))
+end)
 
 --- Deletes rows that have ended, or moves them; how many. With rows gone their parents are free to
 -- go: so as often as rows go, where they have parents.
----@param self nightshift.source.Table
----@param given table checked, as PRUNE
----@return integer|nil
----@return string? message
----@return string? code
-function move.prune(self, given)
-  local ok, message, code = check_prune(self, given)
-  if not ok then return nil, message, code end
-  admin_text.of(self)
-  local limit, sum = given.limit or EVERY, 0
-  local n, moves
-  if given.into then
-    moves, message, code = move_text(self, given.into)
-    if not moves then return nil, message, code end
-  end
-  local name = (given.state or "done") .. "_lock"
+local function prune(self, given)
+  local limit, sum = given.limit or admin.EVERY, 0
+  local moves = given.into and move_text(self, given.into)
   repeat
-    n, message, code = each_batch(self, given, limit - sum, function(ids)
-      return steps.transaction(self, prune_rows, name, ids, given.into, moves)
+    local n = each_ended(self, given, limit - sum, function(ids)
+      return admin.change(self, (given.state or "done") .. "_lock", ids, remove, given.into, moves)
     end)
-    if not n then return nil, message, code end
     sum = sum + n
   until n == 0 or sum >= limit or not self.map.parts.parent
   return sum
 end
 
+--- The same; options are checked, as PRUNE.
+move.prune = caught(prune)
+
 -- ------------------------------------------------------------------ draining
+
+local BATCH = 1000
 
 move.DRAIN = {
   into = options.typed "string", limit = options.integer(1, math.maxinteger), batch = options.integer(1, 10000),
   rate = options.integer(1, 1000000),
 }
 
---- Makes those of the rows that are open still plain jobs, and deletes them; how many.
-local function drain_rows(self, ids, into)
-  local locked, rows, code = lock(self, "open_lock", ids)
-  if not locked then return nil, rows, code end
-  if #locked == 0 then return 0 end
+--- Makes open rows plain jobs, and deletes them.
+local function push_rows(self, rows, into)
   local entries, failed = {}, {}
   for i, row in ipairs(rows) do
     local entry, n = take.entry_of(self, row, row[self.key])
-    if not entry then return nil, n, "INVALID" end
+    if not entry then fail("INVALID", "%s", n) end
     entry.unique, entry.delay = nil, row["ns:delay"]
     entry.decay = entry.priority and math.min(self.map.decay, 255)
     entries[i], failed[i] = entry, n
   end
-  local ok, message
-  local jobs
-  jobs, message, code = self.handle:push(into, entries)
-  if jobs then ok, message, code = take.set_attempts(self, jobs, failed) end
-  if ok then ok, message, code = delete(self, locked) end
-  if not ok then return nil, message, code end
-  return #locked
+  must(take.set_attempts(self, must(self.handle:push(into, entries)), failed))
+  delete(self, rows)
 end
+
+local change = caught(admin.change)
 
 --- A batch, and one by one where the server, or a job, refuses a row of it; how many went, and how
 -- many were refused.
 local function drain_batch(self, ids, into)
-  local n, message, code = steps.transaction(self, drain_rows, ids, into)
+  local n, message, code = change(self, "open_lock", ids, push_rows, into)
   if n then return n, 0 end
-  if not steps.is_of_row(message, code) then return nil, message, code end
+  if not steps.is_of_row(message, code) then must(n, message, code) end
   if #ids == 1 then return 0, 1 end
   local sum, refused = 0, 0
   for _, id in ipairs(ids) do
-    local bad
-    n, bad, code = drain_batch(self, { id }, into)
-    if not n then return nil, bad, code end
-    sum, refused = sum + n, refused + bad
+    local one, bad = drain_batch(self, { id }, into)
+    sum, refused = sum + one, refused + bad
   end
   return sum, refused
 end
@@ -233,91 +157,56 @@ local function result_of(jobs, running, refused, busy)
 end
 
 local function check_drain(self, into)
-  local ok, message, code = options.name("drain: queue name", into, options.MAX_QUEUE)
-  if not ok then return nil, message, code end
-  if self.handle:in_transaction() then return nil, "a table cannot be drained inside a transaction", "STATE" end
-  if not self.map.parts.parent then return true end
-  return invalid("rows of '%s' wait for their parents, of which a drained one would know nothing: drain it by a "
-    .. "mapping without 'parent', once no row waits for one", self.map.table)
+  must(options.name("drain: queue name", into, options.MAX_QUEUE))
+  admin.outside(self, "a table cannot be drained")
+  if self.map.parts.parent then
+    fail("INVALID", "rows of '%s' wait for their parents, of which a drained one would know nothing: drain it by a "
+      .. "mapping without 'parent', once no row waits for one", self.map.table)
+  end
 end
 
---- Rows of the next batch: no more than the limit allows, and a quarter of a second's.
-local function batch_of(given, jobs)
-  local n = math.min(given.batch or AT_ONCE, given.limit and given.limit - jobs or math.maxinteger)
-  return given.rate and math.min(n, math.max(1, given.rate // 4)) or n
-end
-
---- What a drain would do.
----@param self nightshift.source.Table
----@param into string
----@return table|nil
----@return string? message
----@return string? code
-function move.look(self, into)
-  local ok, message, code = check_drain(self, into)
-  if not ok then return nil, message, code end
-  local counts
-  counts, message, code = admin.count(self, math.maxinteger)
-  if not counts then return nil, message, code end
-  local here = counts.ready + counts.waiting + counts.running
-  return result_of(here - counts.taken - counts.theirs, counts.theirs + counts.taken, 0, 0)
-end
+--- What a drain into a queue would do.
+---@type fun(self: nightshift.source.Table, into: string): table|nil, string?, string?
+move.look = caught(function(self, into)
+  check_drain(self, into)
+  local counts = admin.count(self, math.maxinteger)
+  local here, stay = counts.ready + counts.waiting + counts.running, counts.taken + counts.theirs
+  return result_of(here - stay, stay, 0, 0)
+end)
 
 --- Drains a table; `told` (may be nil) is called after each batch with the rows that have moved.
----@param self nightshift.source.Table
----@param given {into: string, limit: integer?, batch: integer?, rate: integer?} checked
----@param told fun(moved: integer)?
----@return table|nil
----@return string? message
----@return string? code
-function move.drain(self, given, told)
-  local ok, message, code = check_drain(self, given.into)
-  if ok then ok, message, code = pay.all(self) end
-  if not ok then return nil, message, code end
-  admin_text.of(self)
-  local last, jobs, refused, busy, start = math.mininteger, 0, 0, 0, core.clock()
-  repeat
-    local most = batch_of(given, jobs)
-    local ids, n, bad
-    ids, message, code = pick(self, "open_pick", last, most)
-    if not ids then return nil, message, code end
-    n, bad, code = drain_batch(self, ids, given.into)
-    if not n then return nil, bad, code end
-    jobs, refused, busy, last = jobs + n, refused + bad, busy + #ids - n - bad, ids[#ids]
+local function drain(self, given, told)
+  if not given.into then options.raise "drain: 'into' is missing" end
+  check_drain(self, given.into)
+  must(pay.all(self))
+  local refused, busy, jobs, start = 0, 0, 0, core.clock()
+  local batch = math.min(given.batch or BATCH, given.rate and math.max(1, given.rate // 4) or math.maxinteger)
+  admin.walk(self, "open_pick", nil, { limit = given.limit, batch = batch }, function(ids)
+    if given.rate then core.sleep(math.max(0, start + jobs / given.rate - core.clock())) end
+    local n, bad = drain_batch(self, ids, given.into)
+    jobs, refused, busy = jobs + n, refused + bad, busy + #ids - n - bad
     if told then told(jobs) end
-    local more = #ids == most and not (given.limit and jobs >= given.limit)
-    if more and given.rate then core.sleep(math.max(0, start + jobs / given.rate - core.clock())) end
-  until not more
-  local counts
-  counts, message, code = admin.count(self, AT_ONCE * 100)
-  if not counts then return nil, message, code end
+    return n
+  end)
+  local counts = admin.count(self, BATCH * 100)
   return result_of(jobs, counts.theirs + counts.taken, refused, busy)
 end
 
--- ----------------------------------------------------------------- the verbs
+--- The same; options are checked, as DRAIN.
+---@type fun(self: nightshift.source.Table, given: table, told: fun(moved: integer)?): table|nil, string?, string?
+move.drain = caught(drain)
 
---- Adds the verbs to those of an adopted table; library/nightshift.lua has their types.
+--- Adds the verbs to those of an adopted table.
 ---@param methods table
 ---@param live fun(self: nightshift.source.Table, verb: string): userdata
 function move.define(methods, live)
   --- Deletes rows that are done (`state = "dead"`: dead), those that ended longer ago than `older`,
   -- or moves them to the table `into`; at most `limit`.
-  function methods:prune(opts)
-    live(self, "prune")
-    local given, message, code = options.read("prune", opts, move.PRUNE)
-    if not given then return nil, message, code end
-    return move.prune(self, given)
-  end
+  methods.prune = admin.verb(live, "prune", move.PRUNE, prune)
 
   --- Makes open rows plain jobs of another queue, and deletes them here. What is claimed, or changes
   -- meanwhile, stays.
-  function methods:drain(opts)
-    live(self, "drain")
-    local given, message, code = options.read("drain", opts, move.DRAIN)
-    if not given then return nil, message, code end
-    if not given.into then options.raise "drain: 'into' is missing" end
-    return move.drain(self, given)
-  end
+  methods.drain = admin.verb(live, "drain", move.DRAIN, drain)
 end
 
 return move

@@ -1,9 +1,9 @@
---- The statements of an adopted table, made of its mapping: which rows may be taken in, which
--- are a job's, and what is written into them.
+--- The statements of an adopted table, made of its mapping: which rows may be taken in, which are
+-- a job's, which have ended, and what is written into them.
 --
 -- What is the same for all tables stands in sql/query/source.sql, with marks for what is not.
 -- Values of the mapping stand in them as literals, names in backticks; what a statement is
--- given is one list in JSON, and numbers.
+-- given is one list in JSON, and numbers. A statement is made when it is wanted first.
 --
 -- Every statement runs in UTC, so each time is an instant: columns without a zone are read and
 -- written through the mapping's zone, in which hours may be missing or come twice.
@@ -22,16 +22,37 @@ local function literal(value)
   return ("_utf8mb4 X'%s'"):format((value:gsub(".", function(c) return ("%02X"):format(c:byte()) end)))
 end
 
---- Makes the parts of statements that a mapping needs, as functions of `map`.
+--- The texts that are there, with another between them; nil: none is.
+local function joined(between, ...)
+  local list = {}
+  for i = 1, select("#", ...) do list[#list + 1] = select(i, ...) or nil end
+  return #list > 0 and table.concat(list, between) or nil
+end
+
+--- All of some conditions; one that is not there does not count.
+local function all_of(...)
+  local words = joined(") AND (", ...)
+  return words and "(" .. words .. ")"
+end
+
+local function set_of(...) return joined(", ", ...) end
+
+--- Makes the parts of statements that a mapping needs: texts, or nil where it says nothing of them.
+---@class nightshift.source.Maker
+---@field map nightshift.source.Mapping
+---@field parts table<string, nightshift.source.Field>
+---@field states table<string, any>
 local Maker = {}
 Maker.__index = Maker
 
 --- A column of the row, `t` unless told.
-function Maker:column(part, alias) return (alias or "t") .. "." .. quoted(self.map.parts[part].name) end
+function Maker:column(part, alias) return (alias or "t") .. "." .. quoted(self.parts[part].name) end
 
-function Maker:has(part) return self.map.parts[part] ~= nil end
-
-function Maker:state(name) return self.map.states[name] end
+--- A text with columns of the row for {part}, and values for {1}, {2}.
+function Maker:sql(words, ...)
+  local values = { ... }
+  return (words:gsub("{([%l%d_]+)}", function(mark) return values[tonumber(mark)] or self:column(mark) end))
+end
 
 -- --------------------------------------------------------------------- times
 
@@ -39,56 +60,64 @@ function Maker:state(name) return self.map.states[name] end
 local function is_local(field) return not field.type:lower():find "^timestamp" end
 
 --- An instant, in UTC, as the column has it.
-function Maker:as_column(field, instant)
-  if field.kind == "whole" then return ("CEIL(UNIX_TIMESTAMP(%s))"):format(instant) end
-  return is_local(field) and ("CONVERT_TZ(%s, '+00:00', '%s')"):format(instant, self.map.zone) or instant
+function Maker:as_column(part, instant)
+  local field = self.parts[part]
+  if field.kind == "whole" then return self:sql("CEIL(UNIX_TIMESTAMP({1}))", instant) end
+  return is_local(field) and self:sql("CONVERT_TZ({1}, '+00:00', '{2}')", instant, self.map.zone) or instant
 end
 
 --- What the column says, as an instant in UTC: of two that it may mean, in an hour that comes
 -- twice, the later.
-function Maker:instant(field, value)
-  if field.kind == "whole" then return ("FROM_UNIXTIME(%s)"):format(value) end
-  if not is_local(field) then return value end
-  local zone = self.map.zone
-  return ("(CONVERT_TZ(%s, '%s', '+00:00') + INTERVAL (CONVERT_TZ(CONVERT_TZ(%s, '%s', '+00:00') + INTERVAL 1 HOUR, "
-    .. "'+00:00', '%s') = %s) HOUR)"):format(value, zone, value, zone, zone, value)
+function Maker:instant(part)
+  local field, column = self.parts[part], self:column(part)
+  if field.kind == "whole" then return self:sql("FROM_UNIXTIME({1})", column) end
+  if not is_local(field) then return column end
+  return self:sql("(CONVERT_TZ({1}, '{2}', '+00:00') + INTERVAL (CONVERT_TZ(CONVERT_TZ({1}, '{2}', '+00:00') "
+    .. "+ INTERVAL 1 HOUR, '+00:00', '{2}') = {1}) HOUR)", column, self.map.zone)
 end
 
 local NOW = "UTC_TIMESTAMP(6)"
 local RENEWED = 15000000 -- µs: a claim that is younger need not be renewed
 
 function Maker:now(part)
-  local field = self.map.parts[part]
-  if field.kind == "whole" then return "UNIX_TIMESTAMP()" end
-  return self:as_column(field, NOW)
+  return self.parts[part].kind == "whole" and "UNIX_TIMESTAMP()" or self:as_column(part, NOW)
 end
 
 --- Is the time of a column at least so many µs ago? NULL is not.
 function Maker:is_past(part, us)
-  local field, column = self.map.parts[part], self:column(part)
-  if field.kind == "whole" then return ("%s <= UNIX_TIMESTAMP() - %d"):format(column, -(-(us or 0) // 1000000)) end
-  return ("%s <= %s - INTERVAL %d MICROSECOND"):format(self:instant(field, column), NOW, us or 0)
+  if self.parts[part].kind == "whole" then
+    return self:sql("{1} <= UNIX_TIMESTAMP() - CEIL({2} / 1000000)", self:column(part), us)
+  end
+  return self:sql("{1} <= {2} - INTERVAL {3} MICROSECOND", self:instant(part), NOW, us)
+end
+
+--- µs until the row is due; NULL: that is not what it waits for.
+function Maker:until_due()
+  if not self.parts.retry_after then return "NULL" end
+  return self:sql("NULLIF(GREATEST(TIMESTAMPDIFF(MICROSECOND, {1}, {2}), 0), 0)", NOW, self:instant "retry_after")
 end
 
 -- -------------------------------------------------------------------- states
 
 --- A value of the status, in its column's collation: with another one an index would not do.
 function Maker:value(name)
-  local field, value = self.map.parts.status, self:state(name)
-  local date = field.kind == "time" and type(value) == "string"
-  if date and not is_local(field) then
-    return ("CONVERT_TZ(CAST(%s AS DATETIME), '%s', '+00:00')"):format(literal(value), self.map.zone)
+  local field, value = self.parts.status, self.states[name]
+  if field.kind == "time" and type(value) == "string" and not is_local(field) then
+    return self:sql("CONVERT_TZ(CAST({1} AS DATETIME), '{2}', '+00:00')", literal(value), self.map.zone)
   end
-  if type(value) == "string" and field.charset and field.collation then
-    return ("CONVERT(%s USING %s) COLLATE %s"):format(literal(value), field.charset, field.collation)
-  end
-  return literal(value)
+  return type(value) == "string" and self:collated(field, literal(value)) or literal(value)
+end
+
+--- A text as its column compares it.
+function Maker:collated(field, value)
+  if not (field.charset and field.collation) then return value end
+  return self:sql("CONVERT({1} USING {2}) COLLATE {3}", value, field.charset, field.collation)
 end
 
 function Maker:in_state(name, alias)
-  local column, value = self:column("status", alias), self:state(name)
+  local column, value = self:column("status", alias), self.states[name]
   if value == core.null then return column .. " IS NULL" end
-  if self.map.parts.status.kind ~= "time" or mapping.is_date(self.map, name) then
+  if self.parts.status.kind ~= "time" or mapping.is_date(self.map, name) then
     return column .. " = " .. self:value(name)
   end
   local words = { column .. " IS NOT NULL" } -- any date, but those of other states
@@ -100,163 +129,149 @@ end
 
 --- The assignment of a state; its value for any date is now.
 function Maker:set_state(name)
-  local column, value = self:column "status", self:state(name)
-  if value ~= core.null and self.map.parts.status.kind == "time" and not mapping.is_date(self.map, name) then
-    return column .. " = " .. self:now "status"
-  end
-  return column .. " = " .. self:value(name)
+  local value = self.states[name]
+  if value == nil then return nil end
+  local is_any = value ~= core.null and self.parts.status.kind == "time" and not mapping.is_date(self.map, name)
+  return self:sql("{status} = {1}", is_any and self:now "status" or self:value(name))
 end
 
 -- ---------------------------------------------------------------- conditions
 
-local function all_of(words) return #words > 0 and "(" .. table.concat(words, ") AND (") .. ")" or "TRUE" end
-
---- The row is unclaimed, as far as a column tells.
-function Maker:is_free()
-  return self:column "claimed_by" .. (self.map.parts.claimed_by.nullable and " IS NULL" or " = ''")
-end
+--- Says anything in a row that it is claimed? If not, its job does, and what is owed to it.
+function Maker:shows_claims() return self.states.processing ~= nil or self.parts.claimed_by ~= nil end
 
 --- Rows that are done stay in a state of open rows when only a date tells.
-function Maker:not_done(words)
-  if self:state "done" == nil then words[#words + 1] = self:column "completed_at" .. " IS NULL" end
-  return words
-end
+function Maker:not_done() return self.states.done == nil and self:sql "{completed_at} IS NULL" end
 
 --- It may fail once more: one that may not is never run.
-function Maker:may_fail(words)
-  if self:has "attempts_left" then words[#words + 1] = self:column "attempts_left" .. " > 0" end
-  if self:has "attempts" and self.map.max_attempts then
-    words[#words + 1] = ("COALESCE(%s, 0) < %d"):format(self:column "attempts", self.map.max_attempts)
-  end
-  return words
+function Maker:may_fail()
+  if self.parts.attempts_left then return self:sql "{attempts_left} > 0" end
+  if not (self.parts.attempts and self.map.max_attempts) then return nil end
+  return self:sql("COALESCE({attempts}, 0) < {1}", self.map.max_attempts)
 end
 
 --- Unclaimed rows that may be run sooner or later.
 function Maker:waiting()
-  local words = self:may_fail(self:not_done { self:in_state "open" })
-  if self:state "processing" == nil and self:has "claimed_by" then words[#words + 1] = self:is_free() end
-  words[#words + 1] = ("(%s | 0) BETWEEN 1 AND %d"):format(self:column "id", math.maxinteger)
-  return words
+  local by = self.states.processing == nil and self.parts.claimed_by
+  return all_of(self:in_state "open", self:not_done(), self:may_fail(),
+    by and self:sql("{claimed_by}" .. (by.nullable and " IS NULL" or " = ''")),
+    self:sql("({id} | 0) BETWEEN 1 AND {1}", math.maxinteger))
 end
 
 --- ... that are due.
-function Maker:due(words)
-  if not self:has "retry_after" then return words end
-  words[#words + 1] = ("%s IS NULL OR %s"):format(self:column "retry_after", self:is_past "retry_after")
-  return words
+function Maker:due()
+  return self.parts.retry_after and self:sql("{retry_after} IS NULL OR {1}", self:is_past("retry_after", 0))
 end
 
-function Maker:parent_done(words)
-  if not self:has "parent" then return words end
-  local name = self:state "parent_done" ~= nil and "parent_done" or self:state "done" ~= nil and "done"
+function Maker:parent_done()
+  if not self.parts.parent then return nil end
+  local name = self.states.parent_done ~= nil and "parent_done" or self.states.done ~= nil and "done"
   local done = name and self:in_state(name, "p") or self:column("completed_at", "p") .. " IS NOT NULL"
-  words[#words + 1] = ("%s IS NULL OR (SELECT %s FROM %s p WHERE %s = %s)"):format(self:column "parent", done,
-    self.table, self:column("id", "p"), self:column "parent")
-  return words
+  return self:sql("{parent} IS NULL OR (SELECT {1} FROM {2} p WHERE {3} = {parent})", done, self.table,
+    self:column("id", "p"))
+end
+
+function Maker:has_no_job()
+  return self:sql("NOT EXISTS (SELECT 1 FROM nightshift_unique_key u WHERE u.queue_id = {1} AND u.ukey = "
+    .. "CONCAT('row:{2}:', {id}))", self.queue, self.source)
 end
 
 --- The row has no job, and is owed nothing.
-function Maker:without_job(words)
-  words[#words + 1] = ("NOT EXISTS (SELECT 1 FROM nightshift_unique_key u WHERE u.queue_id = %d AND u.ukey = "
-    .. "CONCAT('row:%d:', %s))"):format(self.queue, self.source, self:column "id")
-  words[#words + 1] = ("NOT EXISTS (SELECT 1 FROM nightshift_owed o WHERE o.source = %d AND o.row_id = %s)"):format(
-    self.source, self:column "id")
-  return words
+function Maker:is_free()
+  return all_of(self:has_no_job(),
+    self:sql("NOT EXISTS (SELECT 1 FROM nightshift_owed o WHERE o.source = {1} AND o.row_id = {id})", self.source))
 end
 
---- Where nothing in the row says that it is taken, its job does, and what is owed to it.
-function Maker:unkeyed(words)
-  if self:state "processing" ~= nil or self:has "claimed_by" then return words end
-  return self:without_job(words)
+--- The same where nothing in the row says so.
+function Maker:unkeyed() return not self:shows_claims() and self:is_free() end
+
+--- Rows that may be taken in now.
+function Maker:ready() return all_of(self:waiting(), self:due(), self:parent_done(), self:unkeyed()) end
+
+--- Open rows that are not due, or wait for their parents.
+function Maker:later()
+  local early = all_of(self:due(), self:parent_done())
+  return early and all_of(self:waiting(), self:unkeyed(), self:sql("NOT COALESCE({1}, FALSE)", early)) or "FALSE"
 end
 
---- What a row says of the job that has it, in its column's collation.
-function Maker:claimant()
-  local field = self.map.parts.claimed_by
-  if not (field.charset and field.collation) then return "CONCAT('ns:', l.job)" end
-  return ("CONVERT(CONCAT('ns:', l.job) USING %s) COLLATE %s"):format(field.charset, field.collation)
+--- Rows that are claimed, as far as their state says.
+function Maker:claimed(...)
+  return all_of(self:in_state(self.states.processing ~= nil and "processing" or "open"), self:not_done(), ...)
 end
+
+--- What a row says of the job that has it.
+function Maker:claimant() return self:collated(self.parts.claimed_by, "CONCAT('ns:', l.job)") end
 
 --- Rows of which the list l names the job.
-function Maker:ours()
-  local words
-  if self:state "processing" ~= nil then words = self:not_done { self:in_state "processing" } end
-  words = words or self:not_done { self:in_state "open" }
-  if self:has "claimed_by" then words[#words + 1] = self:column "claimed_by" .. " = " .. self:claimant() end
-  return all_of(words)
-end
+function Maker:ours() return self:claimed(self.parts.claimed_by and self:sql("{claimed_by} = {1}", self:claimant())) end
 
---- Rows claimed by another program.
+--- Rows claimed by another program. Where nothing in a row says so there are none: see `alone`.
 function Maker:theirs()
-  local words = self:not_done { self:in_state(self:state "processing" ~= nil and "processing" or "open") }
-  if self:has "claimed_by" then
-    words[#words + 1] = ("%s NOT LIKE 'ns:%%'"):format(self:column "claimed_by")
-    if not self.map.parts.claimed_by.nullable then words[#words + 1] = self:column "claimed_by" .. " <> ''" end
-  else
-    words[#words + 1] = ("NOT EXISTS (SELECT 1 FROM nightshift_unique_key u WHERE u.queue_id = %d AND u.ukey = "
-      .. "CONCAT('row:%d:', %s))"):format(self.queue, self.source, self:column "id")
-  end
-  return words
+  local by = self.parts.claimed_by
+  if not self:shows_claims() then return "FALSE" end
+  return self:claimed(by and self:sql "{claimed_by} NOT LIKE 'ns:%'",
+    by and not by.nullable and self:sql "{claimed_by} <> ''", not by and self:has_no_job())
 end
 
---- Rows that have failed for good. Where no column can say so, they are still their jobs'.
-function Maker:dead()
-  if self:state "failed" ~= nil then return self:in_state "failed" end
-  local some = self:may_fail {}
-  if #some == 0 then return self:ours() end
-  return all_of(self:not_done { self:in_state "open", ("NOT (%s)"):format(all_of(some)) })
+function Maker:done()
+  return self.states.done ~= nil and self:in_state "done" or self:sql "{completed_at} IS NOT NULL"
+end
+
+--- Rows that have failed for good; `unsaid`: those of a table of which no column can say so.
+function Maker:dead(unsaid)
+  if self.states.failed ~= nil then return self:in_state "failed" end
+  local may_fail = self:may_fail()
+  if not may_fail then return unsaid end
+  return all_of(self:in_state "open", self:not_done(), self:sql("NOT ({1})", may_fail))
+end
+
+--- The same, for people: rows of which no column says so still name their last job.
+function Maker:seen_dead()
+  return self:dead(self.parts.claimed_by and self:claimed(self:sql "{claimed_by} LIKE 'ns:%'", self:is_free())
+    or "FALSE")
+end
+
+--- No row has it for its parent.
+function Maker:is_childless()
+  return self.parts.parent and self:sql("NOT EXISTS (SELECT 1 FROM {1} c WHERE {2} = {id} AND {3} <> {id})", self.table,
+    self:column("parent", "c"), self:column("id", "c"))
 end
 
 -- --------------------------------------------------------------- assignments
 
 --- "c = now" for a column of time that is not also the status.
-function Maker:set_now(words, part)
-  if self:has(part) and self.map.parts[part] ~= self.map.parts.status then
-    words[#words + 1] = self:column(part) .. " = " .. self:now(part)
-  end
+function Maker:set_now(part)
+  local is_own = self.parts[part] and self.parts[part] ~= self.parts.status
+  return is_own and self:column(part) .. " = " .. self:now(part)
 end
 
 --- The row is not claimed any more.
-function Maker:unclaim(words)
-  local by, at = self.map.parts.claimed_by, self.map.parts.claimed_at
-  if by then words[#words + 1] = self:column "claimed_by" .. (by.nullable and " = NULL" or " = ''") end
-  if at and at.nullable and at ~= self.map.parts.status then
-    words[#words + 1] = self:column "claimed_at" .. " = NULL"
-  end
+function Maker:unclaim()
+  local by, at = self.parts.claimed_by, self.parts.claimed_at
+  return set_of(by and self:sql("{claimed_by} = {1}", by.nullable and "NULL" or "''"),
+    at and at.nullable and at ~= self.parts.status and self:sql "{claimed_at} = NULL")
 end
 
 --- l.n failures more; what is counted stops where its column ends, and so does the priority.
-function Maker:count(words)
-  local function put(part, format)
-    if self:has(part) then words[#words + 1] = (format:gsub("%%c", (self:column(part):gsub("%%", "%%%%")))) end
-  end
-  local most = self:has "attempts" and self.map.parts.attempts.most
-  put("attempts", ("%%c = IF(COALESCE(%%c, 0) < %s - l.n, COALESCE(%%c, 0) + l.n, GREATEST(COALESCE(%%c, 0), %s))")
-    :format(most, most))
-  put("attempts_left", "%c = IF(%c > l.n, %c - l.n, IF(l.n > 0, 0, %c))")
-  local priority, decay = self.map.parts.priority, self.map.decay
-  if not priority or decay == 0 then return end
-  if self.map.lower_first then
-    put("priority", ("%%c = IF(%%c > %d - l.n * %d, %d, %%c + l.n * %d)"):format(priority.most, decay, priority.most,
-      decay))
-  else
-    put("priority", ("%%c = IF(%%c < %d + l.n * %d, %d, %%c - l.n * %d)"):format(priority.least, decay, priority.least,
-      decay))
-  end
+function Maker:count()
+  local parts, map = self.parts, self.map
+  local sinks = parts.priority and map.decay > 0
+  return set_of(parts.attempts and self:sql("{attempts} = IF(COALESCE({attempts}, 0) < {1} - l.n, "
+      .. "COALESCE({attempts}, 0) + l.n, GREATEST(COALESCE({attempts}, 0), {1}))", parts.attempts.most),
+    parts.attempts_left and self:sql "{attempts_left} = IF({attempts_left} > l.n, {attempts_left} - l.n, \z
+      IF(l.n > 0, 0, {attempts_left}))",
+    sinks and map.lower_first and self:sql("{priority} = IF({priority} > {1} - l.n * {2}, {1}, "
+      .. "{priority} + l.n * {2})", parts.priority.most, map.decay),
+    sinks and not map.lower_first and self:sql("{priority} = IF({priority} < {1} + l.n * {2}, {1}, "
+      .. "{priority} - l.n * {2})", parts.priority.least, map.decay))
 end
 
 --- A row that is taken in: it names its claimant.
-function Maker:taken()
-  local words = {}
-  if self:state "processing" ~= nil then words[1] = self:set_state "processing" end
-  if self:has "claimed_by" then words[#words + 1] = self:column "claimed_by" .. " = " .. self:claimant() end
-  self:set_now(words, "claimed_at")
-  self:set_now(words, "started")
-  if self:has "host" then
-    words[#words + 1] = ("%s = LEFT(%s, %d)"):format(self:column "host", literal(self.host), self.map.parts.host.most)
-  end
-  self:set_now(words, "updated")
-  return words
+function Maker:set_taken()
+  local parts = self.parts
+  return set_of(self:set_state "processing", parts.claimed_by and self:sql("{claimed_by} = {1}", self:claimant()),
+    self:set_now "claimed_at", self:set_now "started",
+    parts.host and self:sql("{host} = LEFT({1}, {2})", literal(self.host), parts.host.most), self:set_now "updated")
 end
 
 --- µs of the least that a column of time can say.
@@ -267,126 +282,79 @@ end
 
 --- A failure, while the job lives: when it is due, where the row can say so. That is rounded up:
 -- the row is not claimed before.
-function Maker:failed()
-  local words, field = {}, self.map.parts.retry_after
-  self:count(words)
-  if field then
-    local unit = unit_of(field)
-    local due = ("FROM_UNIXTIME((l.due + %d) DIV %d * %d / 1000000)"):format(unit - 1, unit, unit)
-    words[#words + 1] = ("%s = COALESCE(%s, %s)"):format(self:column "retry_after", self:as_column(field, due),
-      self:column "retry_after")
-  end
-  self:set_now(words, "updated")
-  return words
+function Maker:set_failed()
+  local later = self.parts.retry_after
+  local unit = later and unit_of(later)
+  local due = later and self:sql("FROM_UNIXTIME((l.due + {1}) DIV {2} * {2} / 1000000)", unit - 1, unit)
+  return set_of(self:count(), later and self:sql("{retry_after} = COALESCE({1}, {retry_after})",
+    self:as_column("retry_after", due)), self:set_now "updated")
 end
 
-function Maker:done()
-  local words = {}
-  if self:state "done" ~= nil then words[1] = self:set_state "done" end
-  self:count(words)
-  self:set_now(words, "completed_at")
-  self:set_now(words, "updated")
-  return words
+function Maker:set_done()
+  return set_of(self:set_state "done", self:count(), self:set_now "completed_at", self:set_now "updated")
 end
+
+--- The row leaves its job.
+function Maker:set_back(...) return set_of(joined(", ", ...), self:unclaim(), self:set_now "updated") end
 
 --- Given up: failed, or its attempts are used up. Where neither can be said it stays as it is,
 -- out of the way.
-function Maker:given_up()
-  local words = {}
-  self:count(words)
-  if self:state "failed" ~= nil then
-    words[#words + 1] = self:set_state "failed"
-  elseif self:has "attempts_left" then
-    words[#words + 1] = self:column "attempts_left" .. " = 0"
-    words[#words + 1] = self:set_state "open"
-  elseif self:has "attempts" and self.map.max_attempts then
-    words[#words + 1] = ("%s = GREATEST(COALESCE(%s, 0), %d)"):format(self:column "attempts", self:column "attempts",
-      self.map.max_attempts)
-    words[#words + 1] = self:set_state "open"
-  else
-    self:set_now(words, "updated")
-    return words
-  end
-  self:unclaim(words)
-  self:set_now(words, "updated")
-  return words
-end
-
-function Maker:opened()
-  local words = { self:set_state "open" }
-  self:count(words)
-  self:unclaim(words)
-  self:set_now(words, "updated")
-  return words
+function Maker:set_dead()
+  if self.states.failed ~= nil then return self:set_back(self:count(), self:set_state "failed") end
+  if not self:may_fail() then return set_of(self:count(), self:set_now "updated") end
+  return self:set_back(self:count(), self.parts.attempts_left and self:sql "{attempts_left} = 0"
+    or self:sql("{attempts} = GREATEST(COALESCE({attempts}, 0), {1})", self.map.max_attempts), self:set_state "open")
 end
 
 --- As it was before its first attempt, but for a priority that has sunk.
-function Maker:as_new()
-  local words, later = { self:set_state "open" }, self.map.parts.retry_after
-  if self:has "attempts" then words[#words + 1] = self:column "attempts" .. " = 0" end
-  if self:has "attempts_left" then
-    words[#words + 1] = ("%s = %d"):format(self:column "attempts_left", self.map.max_attempts or 1)
-  end
-  if later then
-    words[#words + 1] = self:column "retry_after" .. " = " .. (later.nullable and "NULL" or self:now "retry_after")
-  end
-  self:unclaim(words)
-  self:set_now(words, "updated")
-  return words
+function Maker:set_new()
+  local parts, later = self.parts, self.parts.retry_after
+  return self:set_back(self:set_state "open", parts.attempts and self:sql "{attempts} = 0",
+    parts.attempts_left and self:sql("{attempts_left} = {1}", self.map.max_attempts or 1),
+    later and self:sql("{retry_after} = {1}", later.nullable and "NULL" or self:now "retry_after"))
 end
 
 --- A row with an overdue claim: another failure, which may be its last.
-function Maker:reset()
-  local words, last = {}, nil
-  if self:has "attempts_left" then
-    last = self:column "attempts_left" .. " <= 1"
-  elseif self:has "attempts" and self.map.max_attempts then
-    last = ("COALESCE(%s, 0) >= %d"):format(self:column "attempts", self.map.max_attempts - 1)
+function Maker:set_reset()
+  local opens = self:set_state "open"
+  if self:may_fail() and self.states.failed ~= nil then
+    local last = self.parts.attempts_left and self:sql "{attempts_left} <= 1"
+      or self:sql("COALESCE({attempts}, 0) >= {1}", self.map.max_attempts - 1)
+    opens = self:sql("{status} = IF({1}, {2}, {3})", last, self:value "failed", self:value "open")
   end
-  if last and self:state "failed" ~= nil then
-    words[1] = ("%s = IF(%s, %s, %s)"):format(self:column "status", last, self:value "failed", self:value "open")
-  else
-    words[1] = self:set_state "open"
-  end
-  self:count(words)
-  self:unclaim(words)
-  self:set_now(words, "updated")
-  return words
+  return self:set_back(opens, self:count())
 end
 
 -- ---------------------------------------------------------------- statements
 
 --- A template, with the names that all have.
 function Maker:fill(name, marks)
-  local all = { table = self.table, id = self:column "id" }
-  for mark, words in pairs(marks) do all[mark] = words end
-  return mapping.fill(name, all)
+  marks.table, marks.id = self.table, self:column "id"
+  return mapping.fill(name, marks)
 end
 
 --- A change of rows of jobs; nil when the row says all that it can.
 function Maker:write(words, condition)
-  if #words == 0 then return nil end
-  return self:fill("source_write", { set = table.concat(words, ", "), where = condition or "TRUE" })
+  return words and self:fill("source_write", { set = words, where = condition or "TRUE" })
 end
 
+--- Rows of a list, locked; without columns their ids.
+function Maker:lock(condition, columns)
+  return self:fill("source_lock", { columns = columns or self:sql "{id} AS id", where = condition })
+end
+
+--- Rows in the order of their ids; with their past where a condition is on that.
+function Maker:pick(past, ...) return self:fill("source_pick", { past = past or "", where = all_of(...) }) end
+
 function Maker:order()
-  local words, map = {}, self.map
-  if self:has "priority" then words[1] = self:column "priority" .. (map.lower_first and "" or " DESC") end
-  words[#words + 1] = self:column "id" .. (map.newest_first and " DESC" or "")
-  return table.concat(words, ", ")
+  return set_of(self.parts.priority and self:sql("{priority}" .. (self.map.lower_first and "" or " DESC")),
+    self:sql("{id}" .. (self.map.newest_first and " DESC" or "")))
 end
 
 --- Has this row a handler among the names that are given? Null: all have.
 function Maker:is_served()
-  if not self:has "name" then return "? IS NULL OR TRUE" end
-  return ("COALESCE(JSON_CONTAINS(?, JSON_QUOTE(CONVERT(%s USING utf8mb4))), TRUE)"):format(self:column "name")
-end
-
---- Seconds until the time of a column.
-function Maker:seconds_to(part)
-  local field, column = self.map.parts[part], self:column(part)
-  if field.kind == "whole" then return ("%s - UNIX_TIMESTAMP()"):format(column) end
-  return ("TIMESTAMPDIFF(MICROSECOND, %s, %s) / 1000000"):format(NOW, self:instant(field, column))
+  if not self.parts.name then return "? IS NULL OR TRUE" end
+  return self:sql "COALESCE(JSON_CONTAINS(?, JSON_QUOTE(CONVERT({name} USING utf8mb4))), TRUE)"
 end
 
 --- All columns, as text has them: times in the mapping's zone.
@@ -396,23 +364,98 @@ function Maker:columns()
     local column = "t." .. quoted(field.name)
     words[i] = column
     if field.kind == "time" and not is_local(field) then
-      words[i] = ("COALESCE(CONVERT_TZ(%s, '+00:00', '%s'), %s) AS %s"):format(column, self.map.zone, column,
+      words[i] = self:sql("COALESCE(CONVERT_TZ({1}, '+00:00', '{2}'), {1}) AS {3}", column, self.map.zone,
         quoted(field.name))
     end
   end
   return table.concat(words, ", ")
 end
 
---- What makes parts of the statements of a table.
----@param map nightshift.source.Mapping checked
----@param source integer its id
----@param queue integer id of its queue
----@param host string? name of this machine
-function text.maker(map, source, queue, host)
-  return setmetatable({ map = map, source = source, queue = queue, host = host, table = quoted(map.table) }, Maker)
+--- What the history says of dead rows.
+function Maker:past()
+  return mapping.fill("source_past", { queue = tostring(self.queue), source = tostring(self.source),
+    id = self:column "id" })
 end
 
---- The statements of a table.
+--- How often a dead row has failed: as it says, or its job.
+function Maker:failures()
+  if self.parts.attempts then return self:sql "CAST(COALESCE({attempts}, 0) AS SIGNED)" end
+  if not (self.parts.attempts_left and self.map.max_attempts) then return "p.attempts" end
+  return self:sql("GREATEST({1} - CAST(COALESCE({attempts_left}, 0) AS SIGNED), 0)", self.map.max_attempts)
+end
+
+--- Dead rows, and what is asked of them.
+function Maker:list_dead(columns)
+  return self:fill("source_dead", { columns = columns, past = self:past(), where = self:seen_dead() })
+end
+
+--- Which column says when a row was done.
+function Maker:ended()
+  return self.parts.completed_at and "completed_at" or self.parts.status.kind == "time" and "status"
+    or self.parts.updated and "updated"
+end
+
+local function is_overdue(m) return all_of(m:theirs(), m:is_past("claimed_at", m.map.overdue)) end
+
+--- The statements by their names; nil or false where the mapping has no use for one.
+local statements = {
+  look = function(m)
+    return m:fill("source_look", { where = m:ready(), order = m:order(), served = m:is_served() })
+  end,
+  next = function(m)
+    return m.parts.retry_after and m:fill("source_next", { where = m:waiting(), ["until"] = m:until_due() })
+  end,
+  lock = function(m) return m:lock(all_of(m:waiting(), m:due()), m:columns()) end,
+  mark = function(m) return m:write(m:set_taken()) end,
+  hold = function(m) return m:fill("source_hold", { where = m:ours(), past = "SKIP LOCKED" }) end,
+  wait = function(m) return m:fill("source_hold", { where = m:ours(), past = "WAIT 1" }) end,
+  lost = function(m) return m:fill("source_lost", { where = m:ours() }) end,
+  lives = function(m) return m:write(m:set_failed(), m:ours()) end,
+  done = function(m) return m:write(m:set_done(), m:ours()) end,
+  dead = function(m) return m:write(m:set_dead(), m:ours()) end,
+  open = function(m) return m:write(m:set_back(m:set_state "open", m:count())) end,
+  retry = function(m) return m:write(m:set_new(), m:dead(m:ours())) end,
+  renew = function(m)
+    local us = math.min(RENEWED, (m.map.overdue or RENEWED * 8) // 8)
+    return m.parts.claimed_at and m:write(m:sql("{claimed_at} = {1}", m:now "claimed_at"),
+      all_of(m:ours(), m:is_past("claimed_at", us)))
+  end,
+  overdue = function(m) return m.map.overdue and m:fill("source_overdue", { where = is_overdue(m) }) end,
+  overdue_lock = function(m) return m.map.overdue and m:lock(is_overdue(m)) end,
+  reset = function(m) return m.map.overdue and m:write(m:set_reset()) end,
+  ends = function(m) return m:fill("source_end", { set = m:set_done(), where = m:ours() }) end,
+  -- What people ask, and rows that leave the table.
+  counts = function(m)
+    return m:fill("source_counts", { ready = m:ready(), later = m:later(), ["until"] = m:until_due(),
+      theirs = m:theirs(), done = m:done(), dead = m:seen_dead() })
+  end,
+  row = function(m) return m:fill("source_row", { done = m:done(), dead = m:seen_dead() }) end,
+  dead_list = function(m)
+    return m:list_dead(m:sql("p.job AS `ns:job`, p.at AS `ns:at`, p.holder AS `ns:holder`, {1} AS `ns:attempts`, "
+      .. "LEFT(p.error, 1000) AS `ns:error`, ", m:failures()) .. m:columns())
+  end,
+  dead_ids = function(m) return m:list_dead(m:sql "{id} AS id") end,
+  dead_kinds = function(m) return m:fill("source_dead_kinds", { past = m:past(), where = m:seen_dead() }) end,
+  again = function(m) return m:write(m:set_new(), m:seen_dead()) end,
+  done_lock = function(m) return m:lock(m:done(), m:column "id") end,
+  dead_lock = function(m) return m:lock(m:seen_dead(), m:column "id") end,
+  open_lock = function(m) return m:lock(m:waiting(), m:columns() .. ", " .. m:until_due() .. " AS `ns:delay`") end,
+  done_pick = function(m) return m:pick(nil, m:done(), m:is_childless()) end,
+  dead_pick = function(m) return m:pick(nil, m:seen_dead(), m:is_childless()) end,
+  open_pick = function(m) return m:pick(nil, m:waiting(), m:unkeyed()) end,
+  done_old = function(m)
+    local part = m:ended()
+    return part and m:pick(nil, m:done(), m:is_childless(), m:is_past(part, "?"))
+  end,
+  dead_old = function(m) -- where no column says when, the history does
+    local at = m.parts.updated and m:is_past("updated", "?")
+    return m:pick(not at and m:past(), m:seen_dead(), m:is_childless(),
+      at or "p.at <= (" .. core.sql "source_now" .. ") - ?")
+  end,
+  delete = function(m) return m:fill("source_delete", {}) end,
+}
+
+--- The statements of a table, by their names; one that the mapping has no use for is nil.
 ---@param map nightshift.source.Mapping checked
 ---@param source integer its id
 ---@param queue integer id of its queue
@@ -420,32 +463,13 @@ end
 ---@return table<string, string>
 ---@return string ends a job that is done, and writes its row
 function text.make(map, source, queue, host)
-  local m, out = text.maker(map, source, queue, host), {}
-  out.look = m:fill("source_look", { where = all_of(m:unkeyed(m:parent_done(m:due(m:waiting())))), order = m:order(),
-    served = m:is_served() })
-  if m:has "retry_after" then
-    out.next = m:fill("source_next", { where = all_of(m:waiting()), seconds = m:seconds_to "retry_after" })
-  end
-  out.lock = m:fill("source_lock", { columns = m:columns(), where = all_of(m:due(m:waiting())) })
-  out.mark = m:write(m:taken())
-  out.hold = m:fill("source_hold", { where = m:ours() })
-  out.wait = out.hold:gsub("SKIP LOCKED$", "WAIT 1")
-  out.lost = m:fill("source_lost", { where = m:ours() })
-  out.lives, out.done, out.dead = m:write(m:failed(), m:ours()), m:write(m:done(), m:ours()),
-    m:write(m:given_up(), m:ours())
-  out.open, out.retry = m:write(m:opened()), m:write(m:as_new(), m:dead())
-  if map.parts.claimed_at then
-    local stale = m:is_past("claimed_at", math.min(RENEWED, (map.overdue or RENEWED * 8) // 8))
-    out.renew = m:write({ m:column "claimed_at" .. " = " .. m:now "claimed_at" }, all_of { m:ours(), stale })
-  end
-  if map.overdue then
-    local overdue = m:theirs()
-    overdue[#overdue + 1] = m:is_past("claimed_at", map.overdue)
-    out.overdue = m:fill("source_overdue", { where = all_of(overdue) })
-    out.overdue_lock = m:fill("source_lock", { columns = m:column "id" .. " AS id", where = all_of(overdue) })
-    out.reset = m:write(m:reset())
-  end
-  return out, m:fill("source_end", { set = table.concat(m:done(), ", "), where = m:ours() })
+  local m = setmetatable({ map = map, parts = map.parts, states = map.states, source = source, queue = queue,
+    host = host, table = quoted(map.table) }, Maker)
+  local texts = setmetatable({}, { __index = function(texts, name)
+    texts[name] = statements[name] and statements[name](m) or nil
+    return rawget(texts, name)
+  end })
+  return texts, texts.ends
 end
 
 return text
