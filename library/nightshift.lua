@@ -414,6 +414,77 @@ function Db:semaphore(name, n, opts) end
 ---@return nightshift.Code? code `NOT_FOUND`, `STATE`, `INVALID`
 function Db:reprioritise(id, priority, opts) end
 
+---@class nightshift.ScheduleOptions
+---@field name string 1 to 100 bytes
+---@field cron string? "0 3 * * *", with seconds in front "*/10 * * * * *", or "@daily"
+---@field every nightshift.Duration? instead of cron: a second or more
+---@field zone string? of cron, a name of the system's tzdata; default "UTC"
+---@field missed "one"|"all"|"none"|nil ticks that no host was there for; default "one"
+---@field overlap "allow"|"skip"|nil "skip": no job while the last one lives; default "allow"
+---@field push table {name, payload, options}: options of push, and `queue` (default "default")
+
+---@class nightshift.Schedule
+---@field name string
+---@field cron string?
+---@field every number? seconds
+---@field zone string?
+---@field queue string
+---@field job string its name
+---@field payload any
+---@field options table<string, number>? of its push, durations in seconds
+---@field missed "one"|"all"|"none"
+---@field overlap "allow"|"skip"
+---@field paused boolean
+---@field declared boolean by handler scripts
+---@field due number? instant of its next tick
+---@field upcoming number[] the next five
+---@field last number? instant of the last tick that pushed a job
+---@field last_id integer? that job
+---@field skipped integer ticks without a job, because the last one lived
+---@field error string? why it has no ticks: its job could not be pushed
+
+--- Adds a recurring job, or changes it. One that says the same keeps its next tick.
+---@param given nightshift.ScheduleOptions
+---@return number|false|nil next instant of its next tick; false while it is paused
+---@return string? message
+---@return nightshift.Code? code `INVALID`, `STATE`: handler scripts declare one of that name
+function Db:schedule(given) end
+
+--- All schedules, by name.
+---@return nightshift.Schedule[]?
+---@return string? message
+---@return nightshift.Code? code
+function Db:schedules() end
+
+--- Stops the ticks of a schedule.
+---@param name string
+---@return true|nil
+---@return string? message
+---@return nightshift.Code? code `NOT_FOUND`
+function Db:schedule_pause(name) end
+
+--- Lets them go on; those of the time between are not made up for.
+---@param name string
+---@return true|nil
+---@return string? message
+---@return nightshift.Code? code `NOT_FOUND`
+function Db:schedule_resume(name) end
+
+--- Pushes the job of a schedule now, beside its ticks. With `overlap = "skip"` gives the job
+--- that lives, if there is one.
+---@param name string
+---@return integer? id
+---@return string? message
+---@return nightshift.Code? code `NOT_FOUND`, or as push
+function Db:schedule_run(name) end
+
+--- Deletes a schedule. One that a live host declares comes back within the hour.
+---@param name string
+---@return true|nil
+---@return string? message
+---@return nightshift.Code? code `NOT_FOUND`
+function Db:schedule_remove(name) end
+
 --- Sends a value to a job that waits for a signal, or will. From SQL:
 --- `CALL nightshift_signal(id, '"json"', 'name')`, then `CALL nightshift_ring()`.
 ---@param id integer

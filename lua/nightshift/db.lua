@@ -11,6 +11,7 @@ local options = require "nightshift.options"
 local queue = require "nightshift.queue"
 local report = require "nightshift.report"
 local results = require "nightshift.results"
+local schedule = require "nightshift.schedule"
 local scope = require "nightshift.scope"
 local source = require "nightshift.source.table"
 local transaction = require "nightshift.transaction"
@@ -343,6 +344,65 @@ function methods:flow_many(roots, extra)
   return ids, shapes, code, holder
 end
 
+--- Adds a recurring job, or changes it: {name =, cron = "0 3 * * *" | every = "10m", zone =, push =
+-- {name, payload, options}, missed =, overlap =}. See schedule/init.lua.
+---@param given table
+---@return number|nil next instant of the next tick; false: it is paused, or has none
+---@return string? message
+---@return string? code
+function methods:schedule(given, extra)
+  local handle = live(self, "schedule")
+  options.no_more("schedule", "a table", extra)
+  return schedule.set(handle, given)
+end
+
+--- All schedules, by name, with their next five ticks.
+---@return table[]|nil
+---@return string? message
+---@return string? code
+function methods:schedules() return schedule.list(live(self, "schedules")) end
+
+local function check_text(verb, name)
+  if type(name) ~= "string" then raise("%s: the name must be a string, got %s", verb, type(name)) end
+  return name
+end
+
+--- Stops the ticks of a schedule.
+---@param name string
+---@return true|nil
+---@return string? message
+---@return string? code
+function methods:schedule_pause(name)
+  return schedule.pause(live(self, "schedule_pause"), check_text("schedule_pause", name), true)
+end
+
+--- Lets them go on; those of the time between are not made up for.
+---@param name string
+---@return true|nil
+---@return string? message
+---@return string? code
+function methods:schedule_resume(name)
+  return schedule.pause(live(self, "schedule_resume"), check_text("schedule_resume", name), false)
+end
+
+--- Pushes the job of a schedule now, beside its ticks.
+---@param name string
+---@return integer|nil id
+---@return string? message
+---@return string? code
+function methods:schedule_run(name)
+  return schedule.run(live(self, "schedule_run"), check_text("schedule_run", name))
+end
+
+--- Deletes a schedule. One that the scripts of a live host declare comes back within the hour.
+---@param name string
+---@return true|nil
+---@return string? message
+---@return string? code
+function methods:schedule_remove(name)
+  return schedule.remove(live(self, "schedule_remove"), check_text("schedule_remove", name))
+end
+
 local PRUNE = {
   done = options.duration_or_never, dead = options.duration_or_never,
   tree = options.integer(1, math.maxinteger),
@@ -382,7 +442,8 @@ function methods:rescue(opts)
 end
 
 scope.watch(methods, { "queue", "execute", "cancel", "pause", "resume", "retry", "run_now", "deadline", "reprioritise",
-  "signal", "flow", "flow_many", "prune", "adopt" })
+  "signal", "flow", "flow_many", "prune", "adopt", "schedule", "schedule_pause", "schedule_resume", "schedule_run",
+  "schedule_remove" })
 
 -- How long history is kept, microseconds.
 db.KEEP_DONE = 86400 * 1000000

@@ -1,13 +1,14 @@
 --- Loading handler files.
 --
 -- A handler file is a Lua chunk that returns a table {name = handler}; a
--- handler is a function, a function with limits, {run = function, memory =
--- "64M", max_phases = 10}, or a `nightshift.background{…}`. Loading checks all of
+-- handler is a function, a function with limits or a schedule, {run = function, memory =
+-- "64M", cron = "0 3 * * *"}, or a `nightshift.background{…}`. Loading checks all of
 -- it before anything runs, and a mistake names its file and, where Lua knows
 -- one, its line. The host's zygote and the command `run` load through here.
 
 local background = require "nightshift.background"
 local core = require "nightshift.core"
+local definition = require "nightshift.schedule.definition"
 local job = require "nightshift.job"
 local options = require "nightshift.options"
 local versions = require "nightshift.versions"
@@ -96,14 +97,21 @@ local function add(set, file, name, handler, shown)
   set.names[#set.names + 1] = name
 end
 
-local FIELDS = { run = true, memory = true, max_phases = true }
+local FIELDS = { run = true, memory = true, max_phases = true, queue = true }
+for field in pairs(definition.FIELDS) do FIELDS[field] = true end
+
+-- Bytes of a schedule that a file declares.
+local MAX_SCHEDULE = 30000
 
 --- What is wrong with {run = function, memory = size, max_phases = n}; nil and the bytes
 -- when nothing is.
 local function check_limited(handler)
   for key in pairs(handler) do
     if not FIELDS[key] then
-      return ("unknown field '%s'; known: max_phases, memory, run"):format(tostring(key))
+      local names = {}
+      for name in pairs(FIELDS) do names[#names + 1] = name end
+      table.sort(names)
+      return ("unknown field '%s'; known: %s"):format(tostring(key), table.concat(names, ", "))
     end
   end
   if type(handler.run) ~= "function" then
@@ -117,8 +125,24 @@ local function check_limited(handler)
   return message, bytes
 end
 
+--- Adds what a handler declares; what is wrong with it.
+local function add_schedule(set, name, handler)
+  local def, wrong = definition.declared(name, handler)
+  if wrong then return wrong end
+  if not def and handler.queue ~= nil then return "queue goes with cron or every" end
+  if not def then return nil end
+  local text, message = core.encode({ name = name, schedule = def }, nil, "schedule")
+  if not text then return message end
+  if #text > MAX_SCHEDULE then
+    return ("its schedule has %d bytes, the limit is %d; a larger payload goes with db:schedule"):format(#text,
+      MAX_SCHEDULE)
+  end
+  set.schedules[#set.schedules + 1] = text
+end
+
 local function add_limited(set, file, name, handler)
   local wrong, bytes = check_limited(handler)
+  wrong = wrong or add_schedule(set, name, handler)
   if wrong then return ("%s: handler '%s': %s"):format(place(file, handler), name, wrong) end
   set.memory[name], set.phases[name] = bytes, handler.max_phases
   return add(set, file, name, handler.run, handler)
@@ -160,8 +184,10 @@ end
 ---@return table<string, integer>? memory bytes by name, where a handler has a limit
 ---@return table<string, integer>? phases by name, where a handler says so
 ---@return {short: string, files: string}? version of what was read
+---@return string[]? schedules that handlers declare, {name, schedule} each, as JSON
 function handlers.load(paths)
-  local files, set = {}, { functions = {}, places = {}, names = {}, memory = {}, phases = {}, seen = versions.begin() }
+  local files, set = {}, { functions = {}, places = {}, names = {}, memory = {}, phases = {}, schedules = {},
+    seen = versions.begin() }
   for _, path in ipairs(paths) do
     local message = expand(path, files)
     if message then return nil, message end
@@ -171,7 +197,7 @@ function handlers.load(paths)
     if message then return nil, message end
   end
   table.sort(set.names)
-  return set.functions, set.names, set.memory, set.phases, versions.finish(set.seen)
+  return set.functions, set.names, set.memory, set.phases, versions.finish(set.seen), set.schedules
 end
 
 --- What to say about a name without a handler.

@@ -230,8 +230,8 @@ end
 ---@param connection table options for nightshift.open
 ---@param memory integer bytes for jobs with a handler that says nothing; 0: no limit
 ---@param max_children integer that a run may spawn; 0: the default
----@return {names: string[], version: string, files: string}|nil loaded what the host is told: names of the
----handlers, version of the scripts, and of what, as JSON
+---@return {names: string[], version: string, files: string, schedules: string[]}|nil loaded what the host is told:
+---names of the handlers, version of the scripts, and of what, as JSON, and the schedules that they declare
 ---@return function|string begin called once in each worker, with two random
 -- integers; or the message
 ---@return function? run called per job; returns a result, or nil and a verdict,
@@ -242,7 +242,7 @@ function worker.prepare(files, api, connection, memory, max_children)
   replace_exit(api)
   address.serve(connection)
   local standard = library()
-  local functions, names, limits, phases, version = handlers.load(files)
+  local functions, names, limits, phases, version, schedules = handlers.load(files)
   if not functions then return nil, names end
   accept(standard)
   for _, name in ipairs(memory > 0 and names or {}) do limits[name] = limits[name] or memory end
@@ -252,7 +252,7 @@ function worker.prepare(files, api, connection, memory, max_children)
     hooks.run("worker.start", api.complain)
   end
   local backend = make_backend(api, connection, max_children)
-  return { names = names, version = version.short, files = version.files }, begin,
+  return { names = names, version = version.short, files = version.files, schedules = schedules }, begin,
     make_run({ functions = functions, names = names, memory = limits, phases = phases }, api, backend, standard),
     make_reset(backend), function() hooks.run("worker.stop", api.complain) end
 end

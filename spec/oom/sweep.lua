@@ -53,7 +53,7 @@ end
 
 local function wipe()
   for _, name in ipairs { "job", "ready", "scheduled", "edge", "child", "signal", "met", "lease", "holder", "running",
-    "finished", "attempt", "unique_key", "slot", "served", "pause", "owed" } do
+    "finished", "attempt", "unique_key", "slot", "served", "pause", "owed", "schedule" } do
     assert(watch:execute("DELETE FROM nightshift_" .. name))
   end
 end

@@ -16,7 +16,7 @@ rm -f "$logs"-*
 # Who counts the processes of a user is in the first, with most hosts.
 count=5
 set_1="$(echo spec/host/[a-np-qs-z]*_spec.lua) spec/faults spec/security spec/laws_spec.lua"
-set_2="spec/designs spec/source"
+set_2="spec/designs spec/source spec/schedule"
 set_3="spec/tree spec/cli spec/host/outage_spec.lua spec/examples_spec.lua"
 set_4="spec/lua spec/host/reload_spec.lua $(echo spec/core/[a-n]*_spec.lua)"
 set_5=$(find spec -name '*_spec.lua' | sort |

@@ -434,3 +434,26 @@ CREATE TABLE nightshift_owed (
   why VARCHAR(500) NULL,
   KEY of_row (source, row_id)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin
+
+-- name: create_schedule
+-- Recurring jobs. definition: when it ticks and which job that pushes, as JSON. next_at: its next
+-- tick, NULL: paused, or it has none any more. version: when the scripts that declare it were
+-- loaded, declared: when a host last said so; NULL: it is a program's. last_at, last_job: the
+-- last tick that was pushed, and its job. skipped: ticks without a job of their own. error: why
+-- its job could not be pushed, so that it has no ticks.
+CREATE TABLE nightshift_schedule (
+  name VARCHAR(100) NOT NULL PRIMARY KEY,
+  definition MEDIUMTEXT NOT NULL,
+  next_at BIGINT NULL,
+  paused BOOLEAN NOT NULL DEFAULT FALSE,
+  version BIGINT NULL,
+  declared BIGINT NULL,
+  last_at BIGINT NULL,
+  last_job BIGINT NULL,
+  skipped BIGINT NOT NULL DEFAULT 0,
+  error VARCHAR(500) NULL,
+  KEY due (next_at),
+  KEY declared (declared),
+  CONSTRAINT schedule_name_length CHECK (LENGTH(name) BETWEEN 1 AND 100),
+  CONSTRAINT schedule_definition_json CHECK (JSON_VALID(definition))
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin

@@ -37,6 +37,15 @@ static void complain(const char *text, size_t n) {
 
 /* ------------------------------------------------- handlers and processes */
 
+/* What the scripts declare; absent: nothing. */
+static void tell_schedules(nsh_host *h, ns_bytes list) {
+  char *text = list.p != NULL ? strndup(list.p, list.n) : NULL;
+  nsh_must(list.p == NULL || text != NULL);
+  nsh_exchange_lock(&h->exchange);
+  nsh_exchange_declare(&h->exchange, text);
+  nsh_exchange_unlock(&h->exchange);
+}
+
 /* The handlers of a new generation, for the log and for all to see. */
 static void tell_handlers(nsh_host *h, const char *version, const nsh_loaded *what) {
   ns_buf text = NS_BUF_INIT;
@@ -55,6 +64,7 @@ static void tell_handlers(nsh_host *h, const char *version, const nsh_loaded *wh
   nsh_must(!text.oom && !picked.oom);
   names.p = picked.p;
   nsh_mode_serve(h, text.p, all ? strdup(picked.p) : NULL);
+  tell_schedules(h, what->schedules);
   text = NS_BUF_INIT;
   nsh_served_text(&text, names);
   nsh_must(!text.oom);
@@ -311,7 +321,9 @@ static ns_status start_dispatch(nsh_host *h, ns_err *err) {
     st = nsh_dispatch_open(&h->dispatch, h->cfg, &h->exchange, h->slots, err);
   if (st == NS_OK)
     st = nsh_dispatch_start(h->dispatch, err);
-  return st == NS_OK ? nsh_runners_start(h->runners, err) : st;
+  if (st == NS_OK)
+    st = nsh_runners_start(h->runners, err);
+  return st == NS_OK ? nsh_schedules_start(&h->schedules, h->cfg, &h->exchange, err) : st;
 }
 
 /* From the first handlers to the end; h->code is set. */
@@ -371,7 +383,8 @@ int nsh_host_run(const nsh_config *cfg, ns_buf *known) {
   open_host(h, seed);
   run_loop(h);
   code = h->code;
-  if (!nsh_runners_close(h->runners) || !nsh_dispatch_close(h->dispatch))
+  if (!nsh_schedules_close(h->schedules) || !nsh_runners_close(h->runners) ||
+      !nsh_dispatch_close(h->dispatch))
     nsh_mode_exit(code);
   if (h->drained && h->exchange.names != NULL)
     ns_buf_addf(known, "%s\n", h->exchange.names);

@@ -13,6 +13,7 @@
 #include "loop.h"
 #include "pool/pool.h"
 #include "process/process.h"
+#include "schedules.h"
 #include "scripts.h"
 
 #define NSH_FLUSH_US (2 * NS_SECOND) /* for the last lines of the log */
@@ -36,6 +37,7 @@ typedef struct nsh_host {
   nsh_exchange exchange;
   nsh_dispatch *dispatch;
   nsh_runners *runners;
+  nsh_schedules *schedules;
   nsh_pools pools;
   nsh_mode mode;
   int code;         /* exit code */

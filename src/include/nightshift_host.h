@@ -313,6 +313,9 @@ typedef struct ns_audited {
   bool round;      /* a round has ended */
 } ns_audited;
 
+/* µs until the first tick of a schedule, '*in'; below 0: there is none. Errors: GONE. */
+ns_status ns_schedule_next(ns_db *db, int64_t *in, ns_err *err);
+
 typedef enum ns_audit_mode {
   NS_AUDIT_SHARED, /* for hosts: one of them does it, the rest look whether it lives */
   NS_AUDIT_NOW,    /* even while another one does it */

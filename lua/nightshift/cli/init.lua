@@ -11,7 +11,8 @@ local cli = {}
 
 -- In the order of `nightshift --help`.
 local MODULES = {}
-for i, name in ipairs { "setup", "work", "reload", "adopt", "jobs", "tree", "queues", "run", "doctor" } do
+for i, name in ipairs { "setup", "work", "reload", "adopt", "jobs", "tree", "queues", "schedules", "run",
+  "doctor" } do
   MODULES[i] = require("nightshift.cli." .. name)
 end
 

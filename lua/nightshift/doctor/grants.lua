@@ -63,6 +63,7 @@ local ROLES = {
       { "nightshift_queue", "SELECT, INSERT" },
       { "nightshift_ready", "SELECT, INSERT, DELETE" },
       { "nightshift_running", "SELECT, INSERT, UPDATE, DELETE" },
+      { "nightshift_schedule", "SELECT, INSERT, UPDATE, DELETE" },
       { "nightshift_scheduled", "SELECT, INSERT, DELETE" },
       { "nightshift_served", "SELECT, INSERT, DELETE" },
       { "nightshift_signal", "SELECT, DELETE" },

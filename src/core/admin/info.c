@@ -160,6 +160,21 @@ ns_status ns_job_info(ns_db *db, int64_t id, ns_info *info, ns_err *err) {
   return st == NS_OK && !found ? ns_admin_not_found(id, err) : st;
 }
 
+/* ------------------------------------------------------------------ schedules */
+
+ns_status ns_schedule_next(ns_db *db, int64_t *in, ns_err *err) {
+  const ns_value *row = NULL;
+  ns_status st;
+  *in = -1;
+  ns_err_clear(err);
+  if ((st = ns_db_ready(db, err)) == NS_OK &&
+      (st = ns_db_run(db, NS_SQL_SCHEDULE_NEXT, NULL, err)) == NS_OK)
+    st = ns_db_row(db, NS_SQL_SCHEDULE_NEXT, &row, err);
+  if (st == NS_OK && row != NULL)
+    *in = row[0].i;
+  return st;
+}
+
 /* ------------------------------------------------------------ a ring, on trial */
 
 #define TRY_MAX (2 * NS_SECOND)

@@ -179,6 +179,7 @@ void nsh_exchange_init(nsh_exchange *m, size_t npools, void (*notify)(void *arg)
   nsh_exchange_cond(&m->listen);
   nsh_exchange_cond(&m->upkeep);
   nsh_exchange_cond(&m->runners);
+  nsh_exchange_cond(&m->schedules);
   m->notify = notify;
   m->notify_arg = arg;
   m->loads_end = &m->loads;
@@ -210,6 +211,8 @@ void nsh_exchange_free(nsh_exchange *m) {
   pthread_cond_destroy(&m->listen);
   pthread_cond_destroy(&m->upkeep);
   pthread_cond_destroy(&m->runners);
+  pthread_cond_destroy(&m->schedules);
+  free(m->declared);
   pthread_mutex_destroy(&m->lock);
 }
 
@@ -313,6 +316,16 @@ void nsh_exchange_serves(nsh_exchange *m, char *handlers, char *names, size_t ta
   m->taking = taking;
   m->serves = true;
   pthread_cond_signal(&m->work);
+}
+
+void nsh_exchange_declare(nsh_exchange *m, char *schedules) {
+  if (schedules == NULL && m->declared == NULL)
+    return;
+  free(m->declared);
+  m->declared = schedules != NULL ? schedules : strdup("[]");
+  nsh_must(m->declared != NULL);
+  m->declarations++;
+  pthread_cond_broadcast(&m->schedules);
 }
 
 void nsh_exchange_finish(nsh_exchange *m) {

@@ -115,6 +115,7 @@ typedef struct nsh_exchange {
   pthread_cond_t listen;     /* the listener waits here */
   pthread_cond_t upkeep;     /* the upkeep waits here */
   pthread_cond_t runners;    /* runners of tables wait here */
+  pthread_cond_t schedules;  /* the thread of schedules waits here */
   void (*notify)(void *arg); /* wakes the loop; any thread */
   void *notify_arg;
 
@@ -149,6 +150,12 @@ typedef struct nsh_exchange {
   bool rows_rested;    /* no row is left that may be taken in, ... */
   bool rows_refused;   /* … but those that the server refuses */
   int64_t rows_due_at; /* monotonic µs: then the first that waits may be; NEVER: none waits */
+
+  /* between the thread of schedules, the loop and the upkeep */
+  char *declared;        /* what the scripts declare, JSON, malloc'd; NULL: nothing ever */
+  uint64_t declarations; /* counts how often that was told */
+  bool ticks_due;        /* the first tick is due */
+  bool ticks_moved;      /* it may be another one than it was */
 
   /* from the dispatcher to the loop */
   nsh_load *loads, **loads_end;
@@ -218,6 +225,10 @@ void nsh_exchange_publish(nsh_exchange *m, const int64_t *places);
 /* The host can run other handlers: 'handlers' and 'names' (malloc'd, change hands; no
 ** 'handlers': both as before), 'taking' workers. */
 void nsh_exchange_serves(nsh_exchange *m, char *handlers, char *names, size_t taking);
+
+/* Scripts were loaded that declare these schedules: a list in JSON, malloc'd, changes hands.
+** NULL: none. */
+void nsh_exchange_declare(nsh_exchange *m, char *schedules);
 
 /* No job will be claimed any more: end once everything is settled. */
 void nsh_exchange_finish(nsh_exchange *m);

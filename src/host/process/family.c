@@ -161,7 +161,21 @@ static void on_loaded(nsh_zygote *z, nsh_frame *f) {
     return;
   nsh_version_copy(z->version, version);
   z->stage = NSH_READY;
+  if (z->schedules.n > 0)
+    ns_buf_addc(&z->schedules, ']');
+  nsh_must(!z->schedules.oom);
+  what.schedules = z->schedules.n > 0 ? ns_buf_bytes(&z->schedules) : NS_NONE;
   b->loaded(b->arg, z, &what);
+  ns_buf_free(&z->schedules);
+}
+
+static void on_schedule(nsh_zygote *z, nsh_frame *f) {
+  int64_t count = nsh_get_int(f);
+  ns_bytes text = nsh_get_bytes(f);
+  if (z->stage != NSH_LOADING || !nsh_done(f) || count != 0)
+    return;
+  ns_buf_addc(&z->schedules, z->schedules.n == 0 ? '[' : ',');
+  ns_buf_add(&z->schedules, text.p, text.n);
 }
 
 static void on_load_error(nsh_zygote *z, nsh_frame *f) {
@@ -216,6 +230,8 @@ static void on_zygote_frame(void *arg, nsh_frame *f) {
     on_sockets(f);
   else if (f->type == NSH_LOADED)
     on_loaded(z, f);
+  else if (f->type == NSH_SCHEDULE)
+    on_schedule(z, f);
   else if (f->type == NSH_LOADERR)
     on_load_error(z, f);
   else if (f->type == NSH_FORKED || f->type == NSH_EXITED)
@@ -233,6 +249,7 @@ static void on_death(nsh_zygote *z, int status) {
   close_peer(&z->peer);
   z->stage = NSH_ABSENT;
   z->workers = 0;
+  ns_buf_free(&z->schedules);
   if (loading)
     b->failed(b->arg, z, NS_NONE, status);
   b->died(b->arg, z, status);

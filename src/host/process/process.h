@@ -65,6 +65,7 @@ typedef struct nsh_loaded {
   int64_t count;  /* of its handlers */
   ns_bytes names; /* theirs, a line each; the last of 'count' may be left out */
   ns_bytes files; /* [["name","version"],…] of what was read */
+  ns_bytes schedules; /* that they declare, [{…},…]; absent: none */
 } nsh_loaded;
 
 typedef struct nsh_zygote {
@@ -75,6 +76,7 @@ typedef struct nsh_zygote {
   size_t workers;                 /* forks asked for, less exits and failures */
   bool condemned;                 /* killed for its silence: no job did it */
   char version[NSH_VERSION_SIZE]; /* of its scripts, a short hash */
+  ns_buf schedules;               /* told while it loads: "[{…},{…}" */
 } nsh_zygote;
 
 typedef struct nsh_family {

@@ -244,12 +244,26 @@ static ns_bytes message_of(lua_State *L) {
                                         : ns_str("the handlers cannot be loaded");
 }
 
+/* Tells the host the schedules that scripts declare, each by itself. Table of load: 1. */
+static void tell_schedules(lua_State *L, int ctl) {
+  lua_Integer n;
+  lua_getfield(L, 1, "schedules");
+  n = luaL_len(L, -1);
+  for (lua_Integer i = 1; i <= n; i++) {
+    lua_rawgeti(L, -1, i);
+    send_text_report(ctl, NSH_SCHEDULE, 0, nsh_lua_text(L, -1));
+    lua_pop(L, 1);
+  }
+  lua_pop(L, 1);
+}
+
 /* Tells the host what was loaded. Arguments: the table of load, ctl. Protected. */
 static int tell_loaded(lua_State *L) {
   ns_buf out = NS_BUF_INIT;
   const char *version;
   const char *files;
   size_t start;
+  tell_schedules(L, (int)lua_tointeger(L, 2));
   lua_getfield(L, 1, "version");
   version = luaL_checkstring(L, -1);
   lua_getfield(L, 1, "files");

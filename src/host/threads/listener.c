@@ -66,7 +66,7 @@ static void tell_woken(nsh_exchange *m, unsigned why) {
   if (why & NS_WOKE_WORK) {
     m->armed = m->narrow = false;
     m->disarmed_at = ns_mono_us();
-    m->woken = true;
+    m->woken = m->ticks_moved = true;
   }
   m->notices = m->notices || (why & NS_WOKE_NOTICE);
   m->gone = m->gone || (why & NS_WOKE_GONE);

@@ -19,6 +19,9 @@
 #define PRUNE_AGAIN (6 * NS_SECOND) /* another transaction holds a row of it */
 #define AUDIT_FIRST NS_SECOND       /* after the start: jobs that are nowhere */
 #define REST_MAX (NS_SECOND / 4)    /* between two transactions of a prune */
+#define TICKS (10 * NS_SECOND)      /* between looks for the next tick of a schedule */
+#define TICKS_GAP (NS_SECOND / 5)   /* ... that may be another one */
+#define TICKS_BUSY NS_SECOND        /* ... while the listener does not listen */
 #define END_MAX (NS_SECOND / 2)     /* for the chore that it is at */
 #define STOP_MAX (3 * NS_SECOND)    /* once what it waits for is cut off */
 
@@ -36,6 +39,7 @@ struct nsh_upkeep {
   int64_t look_at, prune_at, audit_at;
   int64_t looked_at; /* when the last look was over */
   int64_t rested;    /* when the last rest was over */
+  int64_t ticks_at, ticked_at; /* when to look for a tick, and when that was done last */
 };
 
 /* ------------------------------------------------------------------- waiting */
@@ -53,11 +57,20 @@ static int64_t look_due(const nsh_upkeep *u) {
   return m->armed ? u->look_at : sooner(u->look_at, since + LOOK_BUSY);
 }
 
-/* A listener that wakes may bring the look forward: the exchange signals it. */
+/* When to look for a tick. A ring may be of a new schedule, and a listener that is busy hears
+** none. The lock is held. */
+static int64_t ticks_due(const nsh_upkeep *u) {
+  const nsh_exchange *m = u->exchange;
+  if (m->ticks_moved)
+    return sooner(u->ticks_at, u->ticked_at + TICKS_GAP);
+  return m->armed ? u->ticks_at : sooner(u->ticks_at, u->ticked_at + TICKS_BUSY);
+}
+
+/* A listener that wakes may bring looks forward: the exchange signals it. */
 static void sleep_until(const nsh_upkeep *u, int64_t when) {
   nsh_exchange *m = u->exchange;
   while (!m->upkeep_ends && !m->gone && m->large.n == 0) {
-    int64_t until = sooner(when, look_due(u));
+    int64_t until = sooner(when, sooner(look_due(u), ticks_due(u)));
     struct timespec t = {(time_t)(until / NS_SECOND), (long)(until % NS_SECOND) * 1000};
     if (ns_mono_us() >= until)
       break;
@@ -193,6 +206,33 @@ static void settle_large(nsh_upkeep *u) {
   nsh_slow_owes(u->slow, NSH_UPKEEP, &u->large);
 }
 
+/* -------------------------------------------------------- ticks of schedules */
+
+/* Wakes the thread of schedules when the first tick is due. */
+static void look_for_ticks(nsh_upkeep *u) {
+  nsh_exchange *m = u->exchange;
+  int64_t now = ns_mono_us();
+  int64_t in;
+  ns_err err;
+  bool due;
+  nsh_exchange_lock(m);
+  due = now >= ticks_due(u);
+  m->ticks_moved = m->ticks_moved && !due;
+  nsh_exchange_unlock(m);
+  if (!due)
+    return;
+  if (ns_schedule_next(u->db, &in, &err) != NS_OK)
+    in = -1; /* by now it is another look's */
+  u->ticked_at = ns_mono_us();
+  u->ticks_at = u->ticked_at + (in > 0 && in < TICKS ? in : in == 0 ? NS_SECOND : TICKS);
+  if (in != 0)
+    return;
+  nsh_exchange_lock(m);
+  m->ticks_due = true;
+  pthread_cond_broadcast(&m->schedules);
+  nsh_exchange_unlock(m);
+}
+
 /* ---------------------------------------------------------------- pruning */
 
 /* The server's other half of the time is for jobs. */
@@ -204,6 +244,7 @@ static bool rest_between_deletes(void *arg) {
   while ((goes_on = rest_until(u, until))) {
     settle_large(u);
     rescue_dead(u);
+    look_for_ticks(u);
     if (ns_mono_us() >= until)
       break;
   }
@@ -264,6 +305,7 @@ static void *thread(void *arg) {
   while (rest_until(u, next_chore(u))) {
     settle_large(u);
     rescue_dead(u);
+    look_for_ticks(u);
     prune_history(u);
     run_audit(u);
   }

@@ -1,0 +1,216 @@
+--- What a schedule is: when it ticks, and which job each tick pushes.
+--
+-- A definition is kept as JSON in its row of nightshift_schedule. Durations in it are microseconds,
+-- as everywhere in tables.
+--
+-- Invariant: a definition that was accepted once has a zone and an expression that can be read, so
+-- only a change of the system's tzdata can break it later.
+
+local core = require "nightshift.core"
+local cron = require "nightshift.schedule.cron"
+local options = require "nightshift.options"
+local zone = require "nightshift.schedule.zone"
+
+local definition = {}
+
+---@class nightshift.Schedule
+---@field cron string?
+---@field every integer? µs
+---@field zone string
+---@field queue string
+---@field job string name
+---@field payload any
+---@field options table<string, integer> of the push, durations in µs
+---@field missed "one"|"all"|"none"
+---@field overlap "allow"|"skip"
+
+definition.QUEUE = "default"
+
+local SECOND <const> = 1000000
+local LATE <const> = 60 * SECOND -- a tick that is older has been missed
+local MOST <const> = 1000 -- ticks that are made up for
+
+local raise = options.raise
+
+-- -------------------------------------------------------------------- checking
+
+local CENTURY = 3155760000 * SECOND
+
+local function period(value, what)
+  local us, message = options.duration(value, what)
+  if not us then return nil, message end
+  if us >= SECOND and us <= CENTURY then return us end
+  return nil, ("%s must be a second or more, and at most 100 years, got %s"):format(what, value)
+end
+
+local WHEN = {
+  cron = options.typed "string", every = period, zone = options.typed "string",
+  missed = options.one_of("one", "all", "none"), overlap = options.one_of("allow", "skip"),
+}
+
+-- What a push of a schedule may say.
+local PUSH = { queue = options.typed "string" }
+for _, name in ipairs { "priority", "decay", "max_attempts", "max_polls", "max_phases", "max_crashes", "backoff",
+  "timeout", "deadline" } do
+  PUSH[name] = options.PUSH[name]
+end
+
+local function check_when(verb, given)
+  local when, message, code = options.read(verb, given, WHEN)
+  if not when then return nil, message, code end
+  if (when.cron == nil) == (when.every == nil) then
+    raise("%s: give either cron, like '0 3 * * *', or every, like '10m'", verb)
+  end
+  local _
+  if when.cron then
+    _, message, code = cron.parse(when.cron)
+    if message then return nil, verb .. ": " .. message, code end
+  elseif when.zone then
+    raise("%s: zone goes with cron; every counts the time that passes", verb)
+  end
+  when.zone = when.zone or "UTC"
+  _, message, code = zone.open(when.zone)
+  if message then return nil, verb .. ": " .. message, code end
+  return when
+end
+
+--- Makes a definition of checked parts.
+local function make(when, name, payload, entry)
+  local queue = entry.queue or definition.QUEUE
+  entry.name, entry.payload, entry.queue = nil, nil, nil
+  return { cron = when.cron, every = when.every, zone = when.zone, missed = when.missed or "one",
+    overlap = when.overlap or "allow", queue = queue, job = name, payload = payload, options = entry }
+end
+
+local function check_queue(verb, queue)
+  if queue == nil then return true end
+  return options.name(verb .. ": queue", queue, options.MAX_QUEUE)
+end
+
+--- Checks what db:schedule was given.
+---@param verb string
+---@param given table {name =, cron = | every =, zone =, missed =, overlap =, push = {name, payload, options}}
+---@return string|nil name
+---@return nightshift.Schedule|string definition
+---@return string? code
+function definition.check(verb, given)
+  if type(given) ~= "table" then raise("%s wants a table, got %s", verb, type(given)) end
+  local name, push, rest = given.name, given.push, {}
+  if type(name) ~= "string" then raise("%s: name must be a string, got %s", verb, type(name)) end
+  if type(push) ~= "table" or type(push[1]) ~= "string" then
+    raise("%s: push must be {name, payload, options}, as of q:push", verb)
+  end
+  for key, value in pairs(given) do
+    if key ~= "name" and key ~= "push" then rest[key] = value end
+  end
+  local ok, message, code = options.name(verb .. ": name", name, options.MAX_NAME)
+  if ok then ok, message, code = options.name(verb .. ": job name", push[1], options.MAX_NAME) end
+  if not ok then return nil, message, code end
+  local when, entry
+  when, message, code = check_when(verb, rest)
+  if when then entry, message, code = options.entry(verb .. ": push", push[1], push[2], push[3], PUSH) end
+  if entry then ok, message, code = check_queue(verb, entry.queue) end
+  if not entry or not ok then return nil, message, code end
+  return name, make(when, push[1], entry.payload, entry)
+end
+
+-- Fields of a handler that are its schedule's.
+definition.FIELDS = { cron = true, every = true, zone = true, missed = true, overlap = true, payload = true }
+
+--- The schedule that a handler declares; nil: none. What is wrong raises, or is the message.
+---@param name string of the handler
+---@param handler table
+---@return nightshift.Schedule|nil
+---@return string? message
+function definition.declared(name, handler)
+  if handler.cron == nil and handler.every == nil then
+    for field in pairs(definition.FIELDS) do
+      if handler[field] ~= nil then return nil, field .. " goes with cron or every" end
+    end
+    return nil
+  end
+  local given = {}
+  for field in pairs(definition.FIELDS) do given[field] = handler[field] end
+  given.payload = nil
+  local ok, when, message = pcall(check_when, "schedule", given)
+  if not ok then return nil, (tostring(when):gsub("^.-nightshift: ", "")) end
+  if not when then return nil, message end
+  if handler.queue ~= nil and type(handler.queue) ~= "string" then return nil, "queue must be a string" end
+  local good, why = check_queue("schedule", handler.queue)
+  if not good then return nil, why end
+  local payload = handler.payload
+  if payload == nil then payload = core.null end
+  return make(when, name, payload, { queue = handler.queue })
+end
+
+-- --------------------------------------------------------------------- comparing
+
+--- Are two values that JSON can hold the same?
+local function same(a, b)
+  if type(a) ~= "table" or type(b) ~= "table" then return a == b and math.type(a) == math.type(b) end
+  for key, value in pairs(a) do
+    if not same(value, b[key]) then return false end
+  end
+  for key in pairs(b) do
+    if a[key] == nil then return false end
+  end
+  return true
+end
+
+--- Do two texts say the same definition?
+---@param a string JSON
+---@param b string
+function definition.same(a, b) return a == b or same(core.decode(a), core.decode(b)) end
+
+-- ------------------------------------------------------------------------- ticks
+
+local function next_cron(def, after)
+  local expression, where = cron.parse(def.cron), zone.open(def.zone)
+  local t = expression and where and cron.next(expression, after / SECOND, where)
+  return t and t * SECOND
+end
+
+--- The first tick after an instant; both in µs since 1970. Nil: there is none any more.
+---@param def nightshift.Schedule
+---@param after integer
+---@param base integer? a tick, from which `every` counts; else from `after`
+---@return integer?
+function definition.next(def, after, base)
+  if def.cron then return next_cron(def, after) end
+  base = base or after
+  return base + ((after - base) // def.every + 1) * def.every
+end
+
+--- The last `most` ticks of a cron expression from `first`, a tick, until now. Looks back further
+-- and further, so that a tick a second that was missed for a month costs no more than a few.
+local function last_ticks(def, first, now, most)
+  local expression, where = cron.parse(def.cron), zone.open(def.zone)
+  local back = 60
+  while expression and where do
+    local from = math.max(first, now - back * SECOND)
+    local list, t = {}, cron.next(expression, from / SECOND - 1, where)
+    while t and t * SECOND <= now do
+      if t * SECOND >= first then list[#list + 1] = t * SECOND end
+      t = cron.next(expression, t, where)
+    end
+    if #list >= most or from == first then return table.move(list, math.max(1, #list - most + 1), #list, 1, {}) end
+    back = back * 8
+  end
+  return {}
+end
+
+--- The ticks that are to be pushed now, of those from `first` on: oldest first.
+---@param def nightshift.Schedule
+---@param first integer the tick that is due, µs since 1970
+---@param now integer
+---@return integer[]
+function definition.due(def, first, now)
+  local most = def.missed == "all" and MOST or 1
+  local list = def.cron and last_ticks(def, first, now, most) or {}
+  local n = def.every and (now - first) // def.every or -1
+  for k = math.max(0, n - most + 1), n do list[#list + 1] = first + k * def.every end
+  if def.missed == "none" and list[1] and list[1] < now - LATE then return {} end
+  return list
+end
+
+return definition

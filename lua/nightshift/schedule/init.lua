@@ -1,0 +1,232 @@
+--- Recurring jobs: the verbs on schedules, and writing their rows.
+--
+-- A schedule is a row of nightshift_schedule with its definition and the instant of its next tick.
+-- Hosts push its jobs: see runner.lua. It is either a program's (db:schedule), or declared by handler
+-- scripts: then it has the instant at which those were loaded, and the newest scripts count.
+--
+-- Invariant: a definition that stays the same keeps the instant of its next tick.
+
+local core = require "nightshift.core"
+local definition = require "nightshift.schedule.definition"
+local options = require "nightshift.options"
+
+local schedule = {}
+
+local SECOND <const> = 1000000
+local TRIES = 5
+local UPCOMING = 5
+
+local function ask(handle, statement, ...) return handle:execute("@" .. statement, ...) end
+
+--- Runs a function in a transaction of its own, or in the one that is open; again when it has met
+-- another's.
+local function transaction(handle, fn)
+  if handle:in_transaction() then return fn() end
+  local message, code
+  for _ = 1, TRIES do
+    local ok, result, more
+    ok, message, code = handle:begin()
+    if not ok then return nil, message, code end
+    result, more, code = fn()
+    if result ~= nil then
+      ok, message, code = handle:commit()
+      if ok then return result, more end
+    else
+      message = more
+      handle:rollback()
+    end
+    if code ~= "BUSY" then break end
+    core.sleep(0.005)
+  end
+  return nil, message, code
+end
+
+schedule.transaction = transaction
+
+-- --------------------------------------------------------------------- writing
+
+--- The row of a name, locked; it is added when there is none.
+local function hold(handle, name)
+  local ok, message, code = ask(handle, "schedule_add", name)
+  if not ok then return nil, message, code end
+  local rows
+  rows, message, code = ask(handle, "schedule_hold", name)
+  if not rows then return nil, message, code end
+  if rows[1] then return rows[1] end
+  return nil, "the schedule is removed and added all the time", "BUSY"
+end
+
+--- Writes a definition. `version`: when the scripts that declare it were loaded, µs; nil: it is a
+-- program's. Gives what became of it: "added", "changed", "kept", "superseded" (newer scripts have
+-- declared another), "taken" (a program's has the name); and its next tick.
+---@param handle userdata core handle
+---@param name string
+---@param def nightshift.Schedule
+---@param version integer?
+---@return string|nil
+---@return integer|string? next µs, or the message
+---@return string? code
+function schedule.put(handle, name, def, version)
+  local text, message, code = core.encode(def, nil, "schedule")
+  if not text then return nil, message, code end
+  return transaction(handle, function()
+    local row, why, kind = hold(handle, name)
+    if not row then return nil, why, kind end
+    local new = row.definition == "null"
+    if not new and (row.version == nil) ~= (version == nil) then return "taken" end
+    local equal = not new and definition.same(row.definition, text)
+    if not equal and version and not new and row.version > version then return "superseded" end
+    local next_at = row.next_at
+    if not equal or row.error then next_at = definition.next(def, row.now) end
+    if row.paused == 1 then next_at = nil end
+    local done
+    done, why, kind = ask(handle, "schedule_put", text, next_at, version and math.max(version, row.version or version),
+      version and row.now, name)
+    if not done then return nil, why, kind end
+    return new and "added" or equal and "kept" or "changed", next_at
+  end)
+end
+
+--- Tells hosts that a tick may come sooner than they know of. What is not committed yet they find by
+-- themselves.
+local function tell(handle)
+  if not handle:in_transaction() then handle:ring() end
+end
+
+--- Adds a schedule, or changes it; with the same definition its next tick stays.
+---@param handle userdata core handle
+---@param given table
+---@return number|nil next instant of the next tick
+---@return string? message
+---@return string? code
+function schedule.set(handle, given)
+  local name, def, code = definition.check("schedule", given)
+  if not name then return nil, def, code end
+  local what, next_at
+  what, next_at, code = schedule.put(handle, name, def --[[@as nightshift.Schedule]])
+  if not what then return nil, next_at, code end
+  if what == "taken" then
+    return nil, ("schedule '%s' is declared by handler scripts; change it there, or choose another name"):format(name),
+      "STATE"
+  end
+  tell(handle)
+  return next_at and next_at / SECOND or false
+end
+
+-- --------------------------------------------------------------------- looking
+
+local function next_times(def, row)
+  local list, t = {}, row.next_at
+  while t and #list < UPCOMING do
+    list[#list + 1] = t / SECOND
+    t = definition.next(def, t, t)
+  end
+  return list
+end
+
+local function shown(row)
+  local def = core.decode(row.definition)
+  local times = next_times(def, row)
+  local spans = {}
+  for key, value in pairs(def.options) do
+    local is_span = key == "backoff" or key == "timeout" or key == "deadline"
+    spans[key] = is_span and value / SECOND or value
+  end
+  return { name = row.name, cron = def.cron, every = def.every and def.every / SECOND,
+    zone = def.cron and def.zone or nil, queue = def.queue, job = def.job, payload = def.payload,
+    options = next(spans) and spans or nil, missed = def.missed, overlap = def.overlap,
+    paused = row.paused == 1, declared = row.version ~= nil, due = times[1], upcoming = times,
+    last = row.last_at and row.last_at / SECOND, last_id = row.last_job, skipped = row.skipped, error = row.error }
+end
+
+--- All schedules, by name.
+---@param handle userdata core handle
+---@return table[]|nil
+---@return string? message
+---@return string? code
+function schedule.list(handle)
+  local rows, message, code = ask(handle, "schedule_list")
+  if not rows then return nil, message, code end
+  for i, row in ipairs(rows) do rows[i] = shown(row) end
+  return rows
+end
+
+local function not_found(name)
+  return nil, ("there is no schedule '%s'; `nightshift schedules` lists them"):format(options.shown(name)), "NOT_FOUND"
+end
+
+--- Its row, locked.
+local function find(handle, name)
+  local rows, message, code = ask(handle, "schedule_hold", name)
+  if not rows then return nil, message, code end
+  if rows[1] then return rows[1] end
+  return not_found(name)
+end
+
+-- -------------------------------------------------------------------- changing
+
+--- Stops its ticks, or lets them go on; those of the time between are not made up for.
+---@param handle userdata core handle
+---@param name string
+---@param paused boolean
+---@return true|nil
+---@return string? message
+---@return string? code
+function schedule.pause(handle, name, paused)
+  local ok, message, code = transaction(handle, function()
+    local row, why, kind = find(handle, name)
+    if not row then return nil, why, kind end
+    local next_at = row.next_at
+    if paused then next_at = nil
+    elseif row.paused == 1 then next_at = definition.next(core.decode(row.definition), row.now) end
+    return ask(handle, "schedule_pause", paused, next_at, name)
+  end)
+  if not ok then return nil, message, code end
+  if not paused then tell(handle) end
+  return true
+end
+
+---@param handle userdata core handle
+---@param name string
+---@return true|nil
+---@return string? message
+---@return string? code
+function schedule.remove(handle, name)
+  local result, message, code = ask(handle, "schedule_remove", name)
+  if not result then return nil, message, code end
+  if result.affected == 0 then return not_found(name) end
+  return true
+end
+
+--- What a tick pushes.
+---@param name string
+---@param def nightshift.Schedule
+---@return table entry of the core's push
+function schedule.entry(name, def)
+  local entry = { name = def.job, payload = def.payload }
+  for key, value in pairs(def.options) do entry[key] = value end
+  if def.overlap == "skip" then entry.unique, entry.keep = "schedule:" .. name, 1 end
+  return entry
+end
+
+--- Pushes its job now, beside its ticks; with `overlap = "skip"` gives the one that lives, if there is
+-- one.
+---@param handle userdata core handle
+---@param name string
+---@return integer|nil id
+---@return string? message
+---@return string? code
+function schedule.run(handle, name)
+  local id, message, code = transaction(handle, function()
+    local row, why, kind = find(handle, name)
+    if not row then return nil, why, kind end
+    local def = core.decode(row.definition)
+    local ids
+    ids, why, kind = handle:push(def.queue, { schedule.entry(name, def) })
+    if not ids then return nil, why, kind end
+    return ids[1]
+  end)
+  return id, message, code
+end
+
+return schedule

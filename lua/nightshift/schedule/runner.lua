@@ -1,0 +1,234 @@
+--- The runner of schedules in a host: pushes the jobs of ticks that are due, and declares the
+-- schedules of the host's scripts.
+--
+-- Any number of hosts look; a tick is pushed by the one that locks its row, and the instant of the
+-- next tick is written in the same transaction. So no tick is pushed twice, whoever dies, and the
+-- server's clock alone counts.
+
+local core = require "nightshift.core"
+local definition = require "nightshift.schedule.definition"
+local nightshift = require "nightshift"
+local schedule = require "nightshift.schedule"
+local zone = require "nightshift.schedule.zone"
+
+---@class nightshift.schedule.Runner
+---@field host table functions of the host: wait, declared, log, fired
+local runner = {}
+runner.__index = runner
+
+-- Seconds.
+local DECLARE = 3600 -- between signs that scripts still declare a schedule
+local ENDS = 86400   -- without such a sign a schedule ends
+local TROUBLE = 5    -- after an error, at most
+
+local AT_ONCE = 100  -- schedules of one transaction, ...
+local MOST = 1000    -- ... and about as many jobs
+
+local function ask(self, statement, ...) return self.handle:execute("@" .. statement, ...) end
+
+-- ------------------------------------------------------------------------ ticks
+
+--- What a row pushes now, and where it goes on: {row, def, ticks, next_at}.
+local function plan_of(row, most)
+  local def = core.decode(row.definition)
+  local known, message, code = zone.open(def.zone)
+  if not known then return nil, message, code end
+  local ticks = definition.due(def, row.next_at, row.now)
+  if #ticks > most then ticks = table.move(ticks, #ticks - most + 1, #ticks, 1, {}) end
+  return { row = row, def = def, ticks = ticks, next_at = definition.next(def, row.now, row.next_at) }
+end
+
+--- Jobs that still live of schedules which skip then, by name.
+local function overlapping(self, plans)
+  local keys, live = core.array {}, {}
+  for _, plan in ipairs(plans) do
+    if plan.def.overlap == "skip" then keys[#keys + 1] = { plan.def.queue, "schedule:" .. plan.row.name } end
+  end
+  if #keys == 0 then return live end
+  local rows, message, code = ask(self, "schedule_live", core.encode(keys))
+  if not rows then return nil, message, code end
+  for _, row in ipairs(rows) do live[row.ukey] = true end
+  return live
+end
+
+--- The entries of the core's push, by queue, and the plan of each.
+local function entries_of(plans, live)
+  local by_queue = {}
+  for _, plan in ipairs(plans) do
+    local skips = plan.def.overlap == "skip"
+    local n = #plan.ticks
+    if skips and n > 0 then n = live["schedule:" .. plan.row.name] and 0 or 1 end
+    plan.skipped = #plan.ticks - n
+    local list = by_queue[plan.def.queue] or { entries = {}, plans = {} }
+    by_queue[plan.def.queue] = list
+    for _ = 1, n do
+      list.entries[#list.entries + 1] = schedule.entry(plan.row.name, plan.def)
+      list.plans[#list.plans + 1] = plan
+    end
+  end
+  return by_queue
+end
+
+local function push_all(self, plans)
+  local live, message, code = overlapping(self, plans)
+  if not live then return nil, message, code end
+  for queue, list in pairs(entries_of(plans, live)) do
+    local ids = {}
+    if #list.entries > 0 then ids, message, code = self.handle:push(queue, list.entries) end
+    if not ids then return nil, message, code end
+    for i, id in ipairs(ids) do list.plans[i].last = id end
+  end
+  return true
+end
+
+--- Moves each row on: [[name, next_at, last_at, last_job, skipped], …].
+local function move(self, plans)
+  local list = core.array {}
+  for i, plan in ipairs(plans) do
+    list[i] = core.array { plan.row.name, plan.next_at or core.null, plan.last and plan.ticks[#plan.ticks] or core.null,
+      plan.last or core.null, plan.skipped }
+  end
+  return ask(self, "schedule_move", core.encode(list, math.maxinteger))
+end
+
+--- Pushes what up to n rows have due; how many rows.
+local function fire(self, n)
+  local rows, message, code = ask(self, "schedule_due", n)
+  if not rows then return nil, message, code end
+  local plans, jobs = {}, 0
+  self.first = rows[1] and rows[1].name
+  for _, row in ipairs(rows) do
+    if jobs >= MOST then break end
+    local plan
+    plan, message, code = plan_of(row, MOST)
+    if not plan then return nil, message, code end
+    plans[#plans + 1] = plan
+    jobs = jobs + #plan.ticks
+  end
+  if #plans == 0 then return 0 end
+  local ok
+  ok, message, code = push_all(self, plans)
+  if ok then ok, message, code = move(self, plans) end
+  if not ok then return nil, message, code end
+  return #plans
+end
+
+--- One whose job cannot be pushed has no ticks any more, until it is changed.
+local function give_up(self, message)
+  local name = self.first
+  self.host.log("error", "schedule.failed", name, message)
+  return ask(self, "schedule_fail", message:sub(1, 500), name)
+end
+
+--- Is it the schedule's own fault?
+local function is_own(code) return code == "INVALID" or code == "TOO_BIG" or code == "FULL" end
+
+--- Pushes all that is due.
+local function fire_all(self)
+  local at_once = AT_ONCE
+  repeat
+    local n, message, code = schedule.transaction(self.handle, function() return fire(self, at_once) end)
+    local alone = at_once == 1
+    if not n and is_own(code) then
+      n, at_once = true, 1
+      if alone then n, message, code = give_up(self, message) end
+    end
+    if not n then return nil, message, code end
+  until n == 0
+  return true
+end
+
+-- ------------------------------------------------------------------ declarations
+
+--- Says once what became of a declaration.
+local function tell(self, name, what)
+  if self.told[name] == what then return end
+  self.told[name] = what
+  if what == "added" then self.host.log("info", "schedule.added", name) end
+  if what == "changed" then self.host.log("info", "schedule.changed", name) end
+  if what == "superseded" then self.host.log("warn", "schedule.superseded", name) end
+  if what == "taken" then self.host.log("warn", "schedule.taken", name) end
+end
+
+--- Declares what the scripts say, and ends what no host has declared for a day.
+local function declare(self)
+  local text, generation = self.host.declared()
+  if generation ~= self.generation then
+    local now, message, code = self.handle:now()
+    if not now then return nil, message, code end
+    self.generation, self.version, self.told = generation, now, {}
+  end
+  for _, one in ipairs(core.decode(text)) do
+    local what, message, code = schedule.put(self.handle, one.name, one.schedule, self.version)
+    if not what then return nil, message, code end
+    tell(self, one.name, what)
+  end
+  local rows, message, code = ask(self, "schedule_forgotten", ENDS * 1000000)
+  if not rows then return nil, message, code end
+  for _, row in ipairs(rows) do
+    local result
+    result, message, code = ask(self, "schedule_end", row.name, row.declared)
+    if not result then return nil, message, code end
+    if result.affected == 1 then self.host.log("info", "schedule.ended", row.name) end
+  end
+  return true
+end
+
+-- ------------------------------------------------------------------------- life
+
+local function round(self)
+  local _, generation = self.host.declared()
+  local now = core.clock()
+  if generation ~= self.generation or now >= self.declare_at then
+    local ok, message, code = declare(self)
+    if not ok then return nil, message, code end
+    self.declare_at = now + DECLARE
+  end
+  local ok, message, code = fire_all(self)
+  self.host.fired()
+  return ok, message, code
+end
+
+--- After an error: how long to wait.
+local function complain(self, message, code)
+  self.pause = math.min((self.pause or 0.05) * 2, TROUBLE)
+  if message ~= self.complaint then
+    self.host.log("error", "schedule.error", nil, ("%s (%s)"):format(message, code or "SQL"))
+  end
+  self.complaint = message
+  return self.pause
+end
+
+--- A round; one that raises is an error like others, so that schedules go on.
+local function try_round(self)
+  local ran, ok, message, code = pcall(round, self)
+  if ran then return ok, message, code end
+  return nil, tostring(ok), "INVALID"
+end
+
+--- Works until the host ends.
+function runner:run()
+  local ends
+  repeat
+    local ok, message, code = try_round(self)
+    if ok then self.pause, self.complaint = nil, nil end
+    ends = self.host.wait(ok and self.declare_at - core.clock() or complain(self, message, code), not ok,
+      self.generation)
+  until ends
+  self.db:close()
+end
+
+--- Opens the runner.
+---@param connection table options of nightshift.open
+---@param host table
+---@return nightshift.schedule.Runner|nil
+---@return string? message
+---@return string? code
+function runner.open(connection, host)
+  local db, message, code = nightshift.open(connection)
+  if not db then return nil, message, code end
+  return setmetatable({ db = db, handle = db._handle, host = host, told = {}, declare_at = -math.huge,
+    generation = 0 }, runner)
+end
+
+return runner

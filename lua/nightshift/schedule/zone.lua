@@ -1,0 +1,240 @@
+--- Time zones, from the system's tzdata (TZif files, RFC 9636).
+--
+-- A zone is a list of spans of time: in each of them local time is UTC plus one offset. What lies
+-- behind the last span of a file follows the rule at its end, year by year.
+--
+-- Invariant: the spans of a zone follow each other without a gap, and each is given with the offset
+-- of the one before it.
+
+local zone = {}
+
+local FOLDERS = { "/usr/share/zoneinfo", "/usr/lib/zoneinfo", "/usr/share/lib/zoneinfo" }
+local DAY, YEAR = 86400, 31556952 -- seconds; of an average year
+
+---@class nightshift.Span
+---@field from number seconds since 1970 UTC; -math.huge: always
+---@field to number where the next one begins
+---@field offset integer seconds that local time is ahead of UTC
+---@field before integer the offset of the span before it
+
+-- ------------------------------------------------------------------- calendar
+
+--- Days since 1970-01-01 of a date of the Gregorian calendar; months beyond 12 are of later years.
+---@param y integer
+---@param m integer
+---@param d integer
+---@return integer
+function zone.days(y, m, d)
+  y, m = y + (m - 1) // 12, (m - 1) % 12 + 1
+  if m <= 2 then y = y - 1 end
+  local era = y // 400
+  local of_era = y - era * 400
+  local of_year = (153 * (m + (m > 2 and -3 or 9)) + 2) // 5 + d - 1
+  return era * 146097 + of_era * 365 + of_era // 4 - of_era // 100 + of_year - 719468
+end
+
+--- The date of such a day.
+---@param days integer
+---@return integer year
+---@return integer month
+---@return integer day
+function zone.date(days)
+  days = days + 719468
+  local era = days // 146097
+  local of_era = days - era * 146097
+  local y = (of_era - of_era // 1460 + of_era // 36524 - of_era // 146096) // 365
+  local of_year = of_era - (365 * y + y // 4 - y // 100)
+  local shifted = (5 * of_year + 2) // 153
+  local m = shifted < 10 and shifted + 3 or shifted - 9
+  return y + era * 400 + (m <= 2 and 1 or 0), m, of_year - (153 * shifted + 2) // 5 + 1
+end
+
+--- The day of the week of such a day; 0: Sunday.
+---@param days integer
+function zone.weekday(days) return (days + 4) % 7 end
+
+-- ----------------------------------------------------------- the rule at the end
+
+--- "[+-]hh[:mm[:ss]]" in seconds, and what follows it.
+local function read_time(text)
+  local sign, h, rest = text:match "^([+-]?)(%d+)(.*)$"
+  if not h then return nil end
+  local sum, unit = tonumber(h) * 3600, 60
+  local part, more = rest:match "^:(%d%d)(.*)$"
+  while part and unit >= 1 do
+    sum, rest, unit = sum + tonumber(part) * unit, more, unit // 60
+    part, more = rest:match "^:(%d%d)(.*)$"
+  end
+  return math.tointeger(sign == "-" and -sum or sum), rest
+end
+
+--- The date of a change, "M3.5.0/2", "J60" or "59": a function that gives its day of a year; and the
+-- seconds after that day's midnight.
+local function read_change(text)
+  local date, at = text:match "^([^/]+)/?(.*)$"
+  local seconds = at ~= "" and read_time(at) or 7200
+  local m, week, weekday = date:match "^M(%d+)%.(%d)%.(%d)$"
+  if m then
+    m, week, weekday = math.tointeger(m), math.tointeger(week), math.tointeger(weekday)
+    return function(y)
+      local first = zone.days(y, m, 1)
+      local day = first + (weekday - zone.weekday(first)) % 7 + (week - 1) * 7
+      while day >= zone.days(y, m + 1, 1) do day = day - 7 end
+      return day
+    end, seconds
+  end
+  local julian, n = date:match "^(J?)(%d+)$"
+  if not n then return nil end
+  n = math.tointeger(n)
+  return function(y)
+    if julian == "" then return zone.days(y, 1, 1) + n end
+    local day = zone.days(y, 1, 1) + n - 1
+    return n >= 60 and zone.days(y, 3, 1) - zone.days(y, 2, 1) == 29 and day + 1 or day -- 29 February has no number
+  end, seconds
+end
+
+--- A POSIX TZ text, "CET-1CEST,M3.5.0,M10.5.0/3": {std =, dst =, begins =, ends =}; the offsets, and
+-- functions that give the instants of both changes in a year. Nil: it is none.
+local function read_rule(text)
+  local rest, std, dst
+  rest = text:match "^<[%w+-]+>(.*)$" or text:match "^%a+(.*)$"
+  if not rest then return nil end
+  std, rest = read_time(rest)
+  if not std then return nil end
+  local rule = { std = -std }
+  if rest == "" then return rule end
+  rest = rest:match "^<[%w+-]+>(.*)$" or rest:match "^%a+(.*)$"
+  if not rest then return nil end
+  if rest:find "^[+%-%d]" then dst, rest = read_time(rest) end
+  rule.dst = dst and -dst or rule.std + 3600
+  local first, second = rest:match "^,([^,]+),([^,]+)$"
+  if not first then return nil end
+  local begins, begins_at = read_change(first)
+  local ends, ends_at = read_change(second)
+  if not begins or not ends then return nil end
+  function rule.begins(y) return begins(y) * DAY + begins_at - rule.std end
+  function rule.ends(y) return ends(y) * DAY + ends_at - rule.dst end
+  return rule
+end
+
+--- The changes of a rule around an instant: {{at, offset}, …} in order.
+local function changes_around(rule, t)
+  local list, y = {}, 1970 + t // YEAR | 0
+  for year = y - 2, y + 2 do
+    list[#list + 1] = { rule.begins(year), rule.dst }
+    list[#list + 1] = { rule.ends(year), rule.std }
+  end
+  table.sort(list, function(a, b) return a[1] < b[1] end)
+  return list
+end
+
+-- -------------------------------------------------------------------- the files
+
+local HEADER = ">c4 xxxxxxxxxxxxxxxx I4 I4 I4 I4 I4 I4"
+
+--- The block at `at`, with times of `size` bytes: a list of changes {at, offset}, the offset before
+-- the first, and where the block ends.
+local function read_block(data, at, size)
+  local magic, isutc, isstd, leaps, ntimes, ntypes, nchars
+  magic, isutc, isstd, leaps, ntimes, ntypes, nchars, at = HEADER:unpack(data, at)
+  if magic ~= "TZif" then return nil end
+  local stop = at + ntimes * (size + 1) + ntypes * 6 + nchars + leaps * (size + 4) + isstd + isutc
+  if stop > #data + 1 then return nil end
+  local offsets, changes = {}, {}
+  local types = at + ntimes * (size + 1)
+  for i = 0, ntypes - 1 do offsets[i] = (">i4"):unpack(data, types + i * 6) end
+  for i = 0, ntimes - 1 do
+    local offset = offsets[data:byte(at + ntimes * size + i)]
+    changes[#changes + 1] = { (">i" .. size):unpack(data, at + i * size), offset }
+  end
+  return changes, offsets[0], stop
+end
+
+--- The whole file; nil: it is none of a zone.
+local function parse(data)
+  if #data < 44 or data:sub(1, 4) ~= "TZif" then return nil end
+  local changes, first, stop = read_block(data, 1, 4)
+  if not changes then return nil end
+  local footer = ""
+  if data:byte(5) >= 50 then -- version 2
+    changes, first, stop = read_block(data, stop, 8)
+    if not changes then return nil end
+    footer = data:sub(stop):match "^\n([^\n]*)\n" or ""
+  end
+  return { changes = changes, first = first or 0, rule = read_rule(footer) }
+end
+
+local function read_file(name)
+  local folders = { os.getenv "TZDIR", table.unpack(FOLDERS) }
+  for i = 1, #FOLDERS + 1 do
+    local file <close> = folders[i] and io.open(folders[i] .. "/" .. name, "rb")
+    local data = file and file:read "a"
+    if data then return data end
+  end
+end
+
+-- ---------------------------------------------------------------------- a zone
+
+local methods = {}
+local meta = { __index = methods }
+
+--- The last change at or before an instant, by its place; 0: it is before the first.
+local function place(changes, t)
+  local low, high = 0, #changes
+  while low < high do
+    local middle = (low + high + 1) // 2
+    if changes[middle][1] <= t then low = middle else high = middle - 1 end
+  end
+  return low
+end
+
+local function span_of(changes, first, t)
+  local i = place(changes, t)
+  local this, after = changes[i], changes[i + 1]
+  return {
+    from = this and this[1] or -math.huge, to = after and after[1] or math.huge,
+    offset = this and this[2] or first, before = i > 1 and changes[i - 1][2] or first,
+  }
+end
+
+--- The span of time that an instant is in.
+---@param t number seconds since 1970 UTC
+---@return nightshift.Span
+function methods:span(t)
+  local changes, rule = self.changes, self.rule
+  local last = changes[#changes]
+  if last and t < last[1] or not rule then return span_of(changes, self.first, t) end
+  local from, offset = last and last[1] or -math.huge, last and last[2] or self.first
+  if not rule.dst then
+    return { from = from, to = math.huge, offset = rule.std, before = offset }
+  end
+  local span = span_of(changes_around(rule, t), rule.std, t)
+  if span.from <= from then -- the file's last span is the rule's first
+    local before = changes[#changes - 1]
+    span.from, span.before = from, before and before[2] or self.first
+  end
+  return span
+end
+
+local known = {}
+
+--- A zone by its name in tzdata.
+---@param name string "Europe/Vienna"
+---@return table|nil
+---@return string? message
+---@return string? code
+function zone.open(name)
+  if known[name] then return known[name] end
+  local plain = name:find "^[%w_+-][%w_+/-]*$" and not name:find "//" and name:sub(-1) ~= "/"
+  local data = plain and read_file(name)
+  local parsed = data and parse(data)
+  if not parsed and name == "UTC" then parsed = { changes = {}, first = 0 } end -- known without tzdata
+  if not parsed then
+    return nil, ("there is no time zone '%s' in the system's tzdata; a zone is a name like Europe/Vienna or UTC"
+      .. " (its files are in the package tzdata)"):format(name), "INVALID"
+  end
+  known[name] = setmetatable(parsed, meta)
+  return known[name]
+end
+
+return zone

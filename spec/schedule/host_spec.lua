@@ -1,0 +1,293 @@
+-- Hosts that push the jobs of ticks: each once, whatever dies, and by the server's clock.
+
+local core = require "nightshift.core"
+local host = require "spec.support.host"
+local proc = require "spec.support.proc"
+
+describe("hosts push ticks:", function()
+  local handle, url
+
+  with_database(function(h, _, u) handle, url = h, u end)
+
+  local IDLE = [[return { noop = function() return "ran" end }]]
+
+  local function jobs(name)
+    return handle:execute("SELECT id, name, payload FROM nightshift_job WHERE name = ? UNION ALL "
+      .. "SELECT id, name, payload FROM nightshift_finished WHERE name = ? ORDER BY id", name, name)
+  end
+
+  local function row(name)
+    for _, one in ipairs(assert(handle:schedules())) do
+      if one.name == name then return one end
+    end
+  end
+
+  -- As if a schedule had been left alone for so many seconds.
+  local function age(name, seconds)
+    assert(handle:execute("UPDATE nightshift_schedule SET next_at = next_at - ? WHERE name = ?",
+      math.tointeger(seconds * 1000000), name))
+  end
+
+  local function stop(h)
+    h:signal "TERM"
+    assert.equal(0, h:wait())
+  end
+
+  it("of schedules that are there when they start, or come later", function()
+    assert(handle:schedule { name = "early", every = 1, push = { "noop", { n = 1 }, { queue = "a" } } })
+    local h = host.start(url, IDLE)
+    eventually(function() return #jobs "noop" >= 2 end)
+    assert(handle:schedule_pause "early")
+    assert(handle:schedule { name = "late", cron = "* * * * * *", push = { "noop", { n = 2 } } })
+    local since = core.clock()
+    eventually(function() return row("late").last end)
+    assert.is_true(core.clock() - since < proc.limit(4)) -- unheard: ten seconds
+    local last = row "late"
+    assert.equal('{"n":2}', handle:execute("SELECT payload FROM nightshift_finished WHERE id = ?",
+      eventually(function() return handle:job(last.last_id).state == "done" and last.last_id end))[1].payload)
+    stop(h)
+  end)
+
+  it("each once, by many hosts that are killed at the tick", function()
+    assert(handle:schedule { name = "t", cron = "* * * * * *", missed = "all", push = { "noop", { n = 1 } } })
+    local hosts, first = {}, row("t").due
+    for i = 1, 3 do hosts[i] = host.start(url, IDLE) end
+    for i = 1, 6 do
+      local at = first + i
+      eventually(function() return handle:execute("SELECT UNIX_TIMESTAMP(NOW(6)) >= ? AS yes", at)[1].yes == 1 end)
+      local k = i % 3 + 1
+      hosts[k]:signal "KILL"
+      hosts[k]:wait()
+      hosts[k] = host.start(url, IDLE)
+    end
+    assert(handle:schedule_pause "t")
+    local ticks = math.tointeger(row("t").last - first) + 1
+    assert.equal(ticks, #jobs "noop")
+    assert.is_true(ticks >= 7)
+    for _, h in ipairs(hosts) do stop(h) end
+  end)
+
+  it("by the server's clock, whatever theirs says", function()
+    local hosts = {}
+    for i, off in ipairs { -10, 10 } do
+      local path = fixture.file("clock", ("i8"):pack(off))
+      hosts[i] = host.start(url, IDLE, nil, { LD_PRELOAD = proc.build .. "/meddle.so", MEDDLE_CLOCK = path })
+    end
+    assert(handle:schedule { name = "t", every = 2, push = { "noop" } })
+    local first = row("t").due
+    eventually(function() return #jobs "noop" >= 2 end)
+    assert(handle:schedule_pause "t")
+    local n = math.tointeger((row("t").last - first) // 2) + 1
+    assert.equal(n, #jobs "noop")
+    for _, job in ipairs(jobs "noop") do
+      local created = handle:job(job.id).created
+      local late = (created - first) % 2
+      assert.is_true(created >= first and late < proc.limit(1.5))
+    end
+    for _, h in ipairs(hosts) do stop(h) end
+  end)
+
+  it("that were missed, as the schedule says", function()
+    for name, missed in pairs { one = "one", all = "all", none = "none" } do
+      assert(handle:schedule { name = name, every = 3600, missed = missed, push = { "of." .. name } })
+      age(name, 5 * 3600 + 120)
+    end
+    local h = host.start(url, IDLE)
+    eventually(function() return row("one").last and row("all").last and row("none").due > row("one").last end)
+    assert.same({ 1, 5, 0 }, { #jobs "of.one", #jobs "of.all", #jobs "of.none" })
+    assert.is_true(math.abs(row("one").last - row("all").last) < 1)
+    stop(h)
+  end)
+
+  it("not while the last job lives, where they do not overlap", function()
+    assert(handle:schedule { name = "t", every = 1, overlap = "skip", push = { "nobody" } })
+    local h = host.start(url, IDLE)
+    eventually(function() return row("t").skipped >= 2 end)
+    assert.equal(1, #jobs "nobody")
+    handle:cancel(jobs("nobody")[1].id)
+    eventually(function() return #jobs "nobody" == 2 end)
+    stop(h)
+  end)
+
+  it("and go on when one cannot be pushed", function()
+    assert(handle:schedule { name = "bad", every = 1, push = { "noop" } })
+    assert(handle:schedule { name = "good", every = 1, push = { "good" } })
+    assert(handle:execute([[UPDATE nightshift_schedule SET definition = JSON_SET(definition, '$.zone', 'Mars')
+      WHERE name = 'bad']]))
+    local h = host.start(url, IDLE)
+    eventually(function() return #jobs "good" >= 2 end)
+    assert.matches("no time zone 'Mars'", row("bad").error)
+    assert.is_nil(row("bad").due)
+    assert.equal("bad", host.events(select(2, h:text()), "schedule.failed")[1].name)
+    assert(handle:schedule { name = "bad", every = 1, push = { "noop" } })
+    eventually(function() return #jobs "noop" >= 1 end)
+    assert.is_nil(row("bad").error)
+    stop(h)
+  end)
+
+  it("when the server comes back", function()
+    assert(handle:schedule { name = "t", every = 1, push = { "noop" } })
+    local h = host.start(url, IDLE)
+    eventually(function() return #jobs "noop" >= 1 end)
+    local n = #jobs "noop"
+    for _, one in ipairs(handle:execute "SELECT id FROM information_schema.processlist WHERE id <> CONNECTION_ID()") do
+      handle:execute("KILL " .. one.id)
+    end
+    eventually(function() return #jobs "noop" >= n + 2 end)
+    stop(h)
+  end)
+end)
+
+describe("scripts declare schedules:", function()
+  local handle, url
+
+  with_database(function(h, _, u) handle, url = h, u end)
+
+  local function script(body) return "return { [\"tick\"] = { run = function() return 'ran' end, " .. body .. " } }" end
+
+  local function row() return handle:schedules()[1] end
+
+  local function stop(h)
+    h:signal "TERM"
+    assert.equal(0, h:wait())
+  end
+
+  local function write(path, text)
+    local file <close> = assert(io.open(path, "wb"))
+    file:write(text)
+  end
+
+  it("and keep the tick over a restart and a reload", function()
+    local h = host.start(url,
+      script [[cron = "0 3 * * *", zone = "Europe/Vienna", queue = "r", payload = { a = {1, 2} }]])
+    local first = eventually(row)
+    assert.same({ "tick", "tick", "r", true, { a = { 1, 2 } } },
+      { first.name, first.job, first.queue, first.declared, first.payload })
+    stop(h)
+    handle:execute "UPDATE nightshift_schedule SET next_at = next_at - 1000000"
+    h = host.start(url, h.script)
+    h:signal "HUP"
+    h:wait_line("reload.done", 20)
+    write(h.script, script [[cron = "0 4 * * *"]])
+    h:signal "HUP"
+    h:wait_line("schedule.changed", 20)
+    assert.equal("0 4 * * *", row().cron)
+    stop(h)
+    assert.equal(1, #host.events(select(2, h:text()), "schedule.changed"))
+  end)
+
+  it("which a restart does not move", function()
+    local h = host.start(url, script [[every = "1h"]])
+    local due = eventually(row).due
+    stop(h)
+    local version = handle:execute "SELECT version FROM nightshift_schedule"[1].version
+    h = host.start(url, h.script)
+    eventually(function() return handle:execute "SELECT version FROM nightshift_schedule"[1].version > version end)
+    assert.equal(due, row().due)
+    stop(h)
+  end)
+
+  it("and run them", function()
+    local h = host.start(url, script [[every = 1]])
+    eventually(function() return #handle:jobs { name = "tick", state = "done" } >= 2 end)
+    stop(h)
+  end)
+
+  it("of two versions the one that was loaded later counts", function()
+    local old = host.start(url, script [[every = "1h"]])
+    eventually(row)
+    local new = host.start(url, script [[every = "2h"]])
+    new:wait_line("schedule.changed", 20)
+    -- as if an hour had passed: the older declares again
+    handle:execute "UPDATE nightshift_schedule SET version = version + 3600000000"
+    old:signal "HUP"
+    old:wait_line("schedule.superseded", 20)
+    assert.equal(7200, row().every)
+    stop(old)
+    stop(new)
+  end)
+
+  it("end a day after they were declared last, and not while a host declares them", function()
+    local h = host.start(url, script [[every = "1h"]])
+    eventually(row)
+    handle:execute [[INSERT INTO nightshift_schedule (name, definition, next_at, version, declared)
+      SELECT n, definition, next_at, version, declared - s * 1000000 FROM nightshift_schedule
+      JOIN (SELECT 'gone' AS n, 86401 AS s UNION SELECT 'there', 86300) x]]
+    h:signal "HUP" -- declares anew, and looks
+    h:wait_line("schedule.ended", 20)
+    local names = {}
+    for i, one in ipairs(handle:schedules()) do names[i] = one.name end
+    assert.same({ "there", "tick" }, names)
+    stop(h)
+  end)
+
+  it("a program keeps its name", function()
+    assert(handle:schedule { name = "tick", every = 3600, push = { "x" } })
+    local h = host.start(url, script [[every = "2h"]])
+    h:wait_line("schedule.taken", 20)
+    assert.equal(3600, row().every)
+    stop(h)
+    handle:schedule_remove "tick"
+    h = host.start(url, h.script)
+    eventually(row)
+    local ok, message, code = handle:schedule { name = "tick", every = 3600, push = { "x" } }
+    assert.is_nil(ok)
+    assert.matches("is declared by handler scripts", message)
+    assert.equal("STATE", code)
+    stop(h)
+  end)
+
+  it("mistakes are told when scripts are loaded", function()
+    for body, message in pairs {
+      [ [[cron = "* *"]] ] = "a cron expression has five fields",
+      [ [[cron = "@daily", zone = "Mars"]] ] = "there is no time zone 'Mars'",
+      [ [[zone = "UTC"]] ] = "zone goes with cron or every",
+      [ [[queue = "x"]] ] = "queue goes with cron or every",
+      [ [[cron = "@daily", every = 5]] ] = "give either cron",
+      [ [[every = "soon"]] ] = "every: ",
+      [ [[every = 5, missed = "never"]] ] = "missed must be one of one, all, none",
+      [ [[every = 5, payload = print]] ] = "schedule",
+      [ [[every = 5, payload = ("x"):rep(31000)]] ] = "its schedule has",
+    } do
+      local status, _, err = proc.nightshift({ "work", fixture.file("jobs.lua", script(body)) }, url)
+      assert.equal(78, status, body)
+      assert.matches("jobs.lua:1: handler 'tick': ", err, 1, true)
+      assert.matches(message, err, 1, true)
+    end
+  end)
+
+  it("a host without any has no connection for them, and no statement but the look", function()
+    local function connections()
+      return handle:execute "SELECT COUNT(*) AS n FROM information_schema.processlist WHERE db = DATABASE()"[1].n
+    end
+    local before = connections()
+    local h = host.start(url, [[return { noop = function() end }]])
+    local without = eventually(function() return h:text() and connections() > before and connections() end)
+    core.sleep(0.3)
+    without = math.max(without, connections())
+    assert(handle:schedule { name = "t", every = 1, push = { "noop" } })
+    eventually(function() return row().last end)
+    eventually(function() return connections() == without + 1 end)
+    stop(h)
+  end)
+end)
+
+describe("plans of schedules:", function()
+  local handle
+
+  with_database(function(h) handle = h end)
+
+  it("read by the key", function()
+    handle:transaction(function()
+      for i = 1, 300 do handle:schedule { name = "s" .. i, every = 3600, push = { "x" } } end
+    end)
+    for statement, plan in pairs { schedule_due = { "due", 10 }, schedule_next = { "due" },
+      schedule_forgotten = { "declared", 10 } } do
+      local found
+      for _, row in ipairs(assert(handle:execute("EXPLAIN " .. core.sql(statement), table.unpack(plan, 2)))) do
+        if row.key == plan[1] then found = row end
+      end
+      assert.is_truthy(found, statement)
+    end
+  end)
+end)
