@@ -174,7 +174,7 @@ end
 ---@return string? code
 function job.ack_on(self, backend, result)
   if getmetatable(self) ~= meta then raise("tx:ack wants a job, got %s", type(self)) end
-  local its = self._backend.together and self._backend.own or self._backend
+  local its = self._backend
   if its ~= backend and (not its.db or its.db()._backend ~= backend) then
     raise("tx:ack: job %d was not claimed on this handle", self.id)
   end
@@ -426,12 +426,6 @@ function job.new(fields, backend)
   fields.attempt = fields.attempts + 1
   fields._backend = backend
   return setmetatable(fields, meta)
-end
-
---- Is the value a job?
----@param value any
-function job.is(value)
-  return getmetatable(value) == meta
 end
 
 return job

@@ -61,13 +61,13 @@ function queue.backend(handle, max_children)
 
   function backend.settle(claimed, verdict) return handle:settle(backend.entry(claimed, verdict)) end
 
-  function backend.touch(claimed)
-    return handle:touch(claimed.id, claimed.run)
+  function backend.progress(claimed, progress, text)
+    local ok, message, code = handle:touch(claimed.id, claimed.run, progress, text)
+    if ok and claimed._touched then claimed._touched(claimed) end
+    return ok, message, code
   end
 
-  function backend.progress(claimed, progress, text)
-    return handle:touch(claimed.id, claimed.run, progress, text)
-  end
+  function backend.touch(claimed) return backend.progress(claimed) end
 
   function backend.log(claimed, text)
     local lines = claimed._log or {}

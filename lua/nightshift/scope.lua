@@ -40,9 +40,9 @@ local function note(object, ...)
   local value, message, code, holder = ...
   if value == nil and message ~= nil then
     local backend = object._backend
-    local open = (backend.own or backend).in_transaction
+    local open = backend.in_transaction
     -- a coroutine that takes no part in it, and was refused, spoils nothing
-    if open and (backend.own or backend).takes_part() then scope.spoil(open, message, code, holder) end
+    if open and backend.takes_part() then scope.spoil(open, message, code, holder) end
   end
   return ...
 end

@@ -51,10 +51,6 @@ end
 function methods:ack(claimed, result, extra)
   local backend = open_tx(self, "ack")._backend
   options.no_more("tx:ack", "a job and its result", extra)
-  if job.is(claimed) and claimed._backend.own == backend and not claimed._backend.together then
-    local ok, message, code = claimed:ack(result)
-    return ok, message, code
-  end
   local open = backend.in_transaction
   local entry, message, code = job.ack_on(claimed, backend, result)
   if not entry then

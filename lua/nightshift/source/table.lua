@@ -19,8 +19,8 @@ local text = require "nightshift.source.text"
 ---@field name string of its queue
 ---@field queue integer id of that
 ---@field texts table<string, string> see text.lua
----@field own nightshift.Backend the handle's
----@field backend nightshift.Backend of its jobs
+---@field backend nightshift.Backend the handle's, of its jobs
+---@field touched fun(job: nightshift.Job) says of a job's row that it is still at work
 ---@field served string|nil names of handlers, as JSON; null: of all rows. Rows of others are not taken in
 ---@field log fun(event: string, row: integer, message: string?)
 local source = {}
@@ -30,30 +30,6 @@ local meta = { __index = methods, __name = "nightshift.source" }
 local function live(self, verb)
   options.own(self, meta, "t", verb)
   return (options.live(self.handle, verb))
-end
-
--- ------------------------------------------------------------------- verdicts
-
---- The verbs of a job that was claimed here.
-local function backend_of(self)
-  local own = self.own
-  local backend = setmetatable({ own = own, together = true }, { __index = own })
-
-  --- Its row is claimed as long as it is.
-  function backend.progress(claimed, ...)
-    local ok, message, code = own.progress(claimed, ...)
-    if ok and claimed.row then tend.renew_one(self, ("[%d,%d]"):format(claimed.row, claimed.id)) end
-    return ok, message, code
-  end
-
-  function backend.touch(claimed)
-    local ok, message, code = backend.progress(claimed)
-    return ok, message, code
-  end
-
-  function backend.committed() end -- there is no host to be told
-
-  return backend
 end
 
 -- ------------------------------------------------------------------ the verbs
@@ -107,7 +83,10 @@ local function usable(self, claimed)
     if job._settled then self.held[id] = nil end
   end
   local jobs = claims.usable(claimed, self.backend)
-  for _, job in ipairs(jobs) do self.held[job.id] = job.row and job or nil end
+  for _, job in ipairs(jobs) do
+    self.held[job.id] = job.row and job or nil
+    job._touched = job.row and self.touched
+  end
   self.sources[self] = (next(self.held) or next(self.taken)) and true or nil
   return jobs
 end
@@ -206,7 +185,7 @@ function source.leave(self)
   local entries, ids = {}, self.taken
   for id, job in pairs(self.held) do
     if not job._settled then
-      entries[#entries + 1], ids[#ids + 1] = self.own.entry(job, { kind = "release" }), id
+      entries[#entries + 1], ids[#ids + 1] = self.backend.entry(job, { kind = "release" }), id
     end
   end
   self.held, self.taken, self.sources[self] = {}, {}, nil
@@ -248,17 +227,18 @@ function source.new(db, given, log)
   if row then queue, message, code = handle:queue_id(map.table, true) end
   if not queue then return nil, message, code end
   local texts, ends = text.make(map, row.id, queue, machine())
-  local self = setmetatable({ db = db, table = map.table, handle = handle, own = db._backend, map = map, id = row.id,
-    name = map.table, queue = queue, texts = texts, log = log or function() end, key = map.parts.id.name, names = {},
-    refused = {}, unpaid = {}, locked = {}, floor = 1, served = core.null, whole_at = 0, paid_to = 0,
-    in_order = not map.parts.priority and not map.newest_first, held = {}, taken = {}, ahead = 1,
-    took_at = -math.huge, turn_at = 0, look_at = 0, refusal = false, sources = db._sources, pid = process() }, meta)
+  local self = setmetatable({ db = db, table = map.table, handle = handle, backend = db._backend, map = map,
+    id = row.id, name = map.table, queue = queue, texts = texts, log = log or function() end,
+    key = map.parts.id.name, names = {}, refused = {}, unpaid = {}, locked = {}, floor = 1, served = core.null,
+    whole_at = 0, paid_to = 0, in_order = not map.parts.priority and not map.newest_first, held = {}, taken = {},
+    ahead = 1, took_at = -math.huge, turn_at = 0, look_at = 0, refusal = false, sources = db._sources,
+    pid = process() }, meta)
   for _, field in ipairs(map.fields) do self.names[field.name] = core.encode(field.name) end
   -- What surely changes a row, so that its number can be checked.
   local shows = map.states.processing ~= nil or map.parts.claimed_by ~= nil
   self.marks = shows
   self.changes = { done = true, open = shows, dead = map.states.failed ~= nil }
-  self.backend = backend_of(self)
+  function self.touched(claimed) tend.renew_one(self, ("[%d,%d]"):format(claimed.row, claimed.id)) end
   local ok
   ok, message, code = handle:serve(self.id, { hold = texts.hold, lost = texts.lost, lives = texts.lives,
     done = texts.done, dead = texts.dead, shows_dead = self.changes.dead, ends = ends })
