@@ -7,6 +7,7 @@ local db = require "spec.support.db"
 local host = require "spec.support.host"
 local nightshift = require "nightshift"
 local proc = require "spec.support.proc"
+local writing = require "spec.support.prose"
 
 local function read(path)
   local file <close> = io.open(path, "rb")
@@ -37,55 +38,22 @@ end
 local SOURCES = listed("find src sql lua library examples bench spec mk -name '*.[ch]' -o -name '*.lua' " ..
   "-o -name '*.sql' -o -name '*.sh' -o -name '*.mk'")
 
--- How a comment begins and ends by the kind of a file; strings are told from comments, where one
--- can stand in the other.
-local C = { { "^/%*", "%*/" }, { "^//", "\n" } }
-local DASHES = { { "^%-%-%[%[", "%]%]" }, { "^%-%-", "\n" } }
-local KINDS = {
-  c = { next = "[\"'/]", comments = C, quotes = true }, h = { next = "[\"'/]", comments = C, quotes = true },
-  lua = { next = "[\"'%-%[]", comments = DASHES, quotes = true }, sql = { next = "['%-]", comments = DASHES },
-  sh = { next = "#", comments = { { "^#", "\n" } } }, mk = { next = "#", comments = { { "^#", "\n" } } },
-}
-
--- The end of a string that begins at `at`, or `at`.
-local function end_of_string(text, at, kind)
-  local quote = text:sub(at, at)
-  if quote == "[" then
-    local _, _, level = text:find("^%[(=*)%[", at)
-    return level and select(2, text:find("]" .. level .. "]", at, true)) or at
-  elseif quote ~= '"' and quote ~= "'" then
-    return at
-  end
-  local from = at
-  repeat
-    local last = text:find(kind.quotes and "[\\\n" .. quote .. "]" or quote, from + 1)
-    if not last then return at end
-    local is_escape = text:byte(last) == 92
-    from = is_escape and last + 1 or last
-  until not is_escape
-  return from
-end
-
---- All comments of a file, joined.
-local function comments_of(path, text)
-  local kind, list = KINDS[path:match "%.(%a+)$"], {}
-  local at = text:find(kind.next)
-  while at do
-    local last
-    for _, form in ipairs(kind.comments) do
-      local _, begins = text:find(form[1], at)
-      if begins then
-        last = select(2, text:find(form[2], begins + 1)) or #text
-        list[#list + 1] = text:sub(begins + 1, last)
-        break
-      end
-    end
-    at = text:find(kind.next, (last or end_of_string(text, at, kind)) + 1)
-  end
-  return table.concat(list, "\n")
-end
-
 local PAGES = listed "ls *.md doc/*.md doc/internals/*.md src/*/README.md examples/*/README.md"
+
+-- How many sentences the comments of a source have; `tell` gets the lines of faults.
+local function check_comments(path, tell)
+  local text, n = read(path), 0
+  writing.of_source(path, text, function(line, sentence, words)
+    n = n + 1
+    if words > 25 and not sentence:find "^Params:" then tell(line, " " .. words .. " words: " .. sentence) end
+  end)
+  for _, comment in ipairs(writing.comments(path, text)) do
+    for line in (comment.alone and comment.text or ""):gmatch "[^\n]+" do
+      if utf8.len(line) > 100 then tell(comment.line, " a long line: " .. line) end
+    end
+  end
+  return n
+end
 
 local function exists(path)
   local file <close> = io.open(path, "rb")
@@ -217,13 +185,26 @@ describe("the pages", function()
     for _, path in ipairs(SOURCES) do
       local layer = path:match "^src/[^/]+" or path:match "^[^/]+"
       veiled[layer] = veiled[layer] or {}
-      local comments = comments_of(path, read(path)):gsub("`[^`\n]*`", ""):gsub("'[^'%s]*'", "")
-      words[layer] = (words[layer] or 0) + count_veils(comments, veiled[layer], path)
+      for _, comment in ipairs(writing.comments(path, read(path))) do
+        local text = comment.text:gsub("`[^`\n]*`", ""):gsub("'[^'%s]*'", "")
+        words[layer] = (words[layer] or 0) + count_veils(text, veiled[layer], path)
+      end
     end
     assert.is_true(words["src/core"] > 20000 and words.spec > 10000 and words.sql > 5000) -- they are found
     for layer, list in pairs(veiled) do
       assert.is_true(#list <= math.max(1, words[layer] // 1000), table.concat(list, "\n"))
     end
+  end)
+
+  it("and the comments of sources have sentences of 25 words, on lines of 100 columns", function()
+    local n, wrong = 0, {}
+    for _, path in ipairs(SOURCES) do
+      if (path:find "^src/" or path:find "^sql/") and not path:find "source" and not path:find "runners" then
+        n = n + check_comments(path, function(line, ...) wrong[#wrong + 1] = table.concat({ path, line, ... }, ":") end)
+      end
+    end
+    assert.is_true(n > 4000) -- they are found
+    assert.same({}, wrong)
   end)
 
   it("have each code, option of a host and command in the reference", function()

@@ -1,5 +1,5 @@
--- Marks: {NAME} in a statement stands for the text below NAME. What several statements
--- say in the same words stands here, once. Marks may use those above them.
+-- Marks: {NAME} in a statement stands for the text below NAME. Text that several statements
+-- share stands here, once. Marks may use the marks above them.
 
 -- mark: now
 -- The server's clock: microseconds since 1970, UTC.
@@ -10,8 +10,8 @@ TIMESTAMPDIFF(MICROSECOND,TIMESTAMP'1970-01-01 00:00:00',UTC_TIMESTAMP(6))
 9223372036854775807
 
 -- mark: bytes
--- Behind the type of a text that is no column of ours: equal when all of its bytes are,
--- whatever the database and the session have for a default.
+-- Behind the type of a text that is no column of ours. It is equal when all of its bytes are,
+-- whatever default the database and the session have.
 CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin
 
 -- mark: here
@@ -31,18 +31,19 @@ MD5(DATABASE())
 '$[*]' COLUMNS (row_id BIGINT PATH '$[0]', job BIGINT PATH '$[1]')
 
 -- mark: source_rows
--- Behind `JSON_TABLE(text, `: the columns of [[row,job,failures,due],…]; what is missing is NULL.
+-- Behind `JSON_TABLE(text, `: the columns of [[row,job,failures,due],…]; a missing value is
+-- NULL.
 '$[*]' COLUMNS (id BIGINT PATH '$[0]', job BIGINT PATH '$[1]', n INT PATH '$[2]',
   due BIGINT PATH '$[3]')
 
 -- mark: source_now
--- In front of what a verdict asks of an adopted table: 1205 at once when another session has
--- locked the table, to alter it say. (Waits of no length for rows are no good beside SKIP LOCKED:
--- the server fails with 1180 where a row is locked.)
+-- In front of a verdict's statements on an adopted table: 1205 at once when another session has
+-- locked the table, to alter it say. (Waits of no length for rows are no good beside SKIP
+-- LOCKED: the server fails with 1180 where a row is locked.)
 SET STATEMENT time_zone='+00:00', lock_wait_timeout=0 FOR 
 
 -- mark: source_utc
--- In front of what reads an adopted table.
+-- In front of statements that read an adopted table.
 SET STATEMENT time_zone='+00:00' FOR 
 
 -- mark: source_kind
@@ -51,8 +52,8 @@ LEFT(REGEXP_REPLACE(SUBSTRING_INDEX(COALESCE(p.error, ''), CHAR(10 USING utf8mb4
   '0x[0-9a-fA-F]+|[0-9]+', '#'), 200)
 
 -- mark: source_blamed
--- Is it the error e.error (NULL: any): whole, or its first line, which is what people see of it, or
--- its kind?
+-- Is it the error e.error (NULL: any): the whole text, its first line, which people see, or its
+-- kind?
 (e.error IS NULL OR COALESCE(p.error, '') = e.error
   OR SUBSTRING_INDEX(p.error, CHAR(10 USING utf8mb4), 1) = e.error OR {source_kind} = e.error)
 
@@ -72,25 +73,25 @@ nightshift_lease c ON LOCATE(CONCAT('[', j.id, ',', j.run, ']'), c.jobs) > 0
 (j.unmet = 0 AND j.waits = 'signal' AND j.due > {now}) IS TRUE
 
 -- mark: state
--- The state of live job j, of which c.id is not NULL when it is claimed. What is paused and
--- still runs is running; what is due and not yet moved out of scheduled is ready.
+-- The state of live job j; c.id is not NULL when it is claimed. A paused job that still runs is
+-- running; a due job that is not yet moved out of scheduled is ready.
 CASE WHEN c.id IS NOT NULL THEN 'running' WHEN j.unmet > 0 OR {awaits} THEN 'waiting'
   WHEN j.due > {now} THEN 'scheduled' ELSE 'ready' END COLLATE utf8mb4_nopad_bin
 
 -- mark: listed_columns
--- What every listing shows of live job j besides its id, queue, name and state.
+-- The columns of live job j in every listing, besides its id, queue, name and state.
 j.priority, j.run, j.attempts, j.polls, j.crashes, j.max_attempts, j.created, j.due, j.parent
 
 -- mark: live_columns
--- What a listing of all states shows of live job j in queue q, with its claim c. An unsigned
--- number would be a decimal in a UNION with NULL, and a text in Lua.
+-- The columns of live job j in queue q, with its claim c, in a listing of all states. An
+-- unsigned number would be a decimal in a UNION with NULL, and a text in Lua.
 j.id, q.name AS queue, j.name, {state} AS state,
   {listed_columns},
   NULLIF(CAST(j.unmet AS SIGNED), 0) AS unmet, IF({awaits}, j.awaits, NULL) AS awaits,
   IF(j.paused > 0, j.paused, NULL) AS paused
 
 -- mark: job_columns
--- What a claim gives of job j.
+-- The columns of job j that a claim reads.
 j.id, j.run, j.queue_id, j.name, j.payload, j.state,
   j.attempts, j.polls, j.crashes, j.max_attempts, j.max_polls,
   255 - j.rank AS priority, j.parent, j.root, j.created, j.due, j.deadline,

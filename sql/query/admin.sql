@@ -1,7 +1,7 @@
 -- Verbs from outside. Each locks the job's row first. Sorted by name.
 
 -- name: admin_after
--- Params: job, twice. As edge_after, also of one that has ended.
+-- Params: job, twice. As edge_after, also of a job that has ended.
 SELECT a.id
 FROM (SELECT id, parent, after_ids FROM nightshift_job WHERE id = ?
       UNION ALL SELECT id, parent, after_ids FROM nightshift_finished WHERE id = ?) w
@@ -64,8 +64,8 @@ SELECT j.queue_id, j.rank, j.run, j.unmet, j.due, j.ukey, {now} AS now, j.paused
 FROM nightshift_job j WHERE j.id = ? FOR UPDATE
 
 -- name: admin_notice
--- Params: kind, why or NULL, job, run. Key: leases are few. Tells the host that holds a
--- claim; other holders learn it from their next touch.
+-- Params: kind, why or NULL, job, run. Key: leases are few. Tells the host that has the claim;
+-- other holders learn it from their next touch.
 INSERT IGNORE INTO nightshift_notice (holder, job_id, run, kind, why, created)
 SELECT c.holder, j.id, j.run, ?, ?, {now}
 FROM (SELECT ? AS id, ? AS run) j
@@ -77,8 +77,8 @@ JOIN nightshift_holder h ON h.id = c.holder AND h.kind = 'host'
 SELECT holder FROM nightshift_notice WHERE job_id = ?
 
 -- name: admin_past_row
--- Params: job. Keys: PRIMARY of finished, locks the row; PRIMARY of unique_key, without locks. Is a
--- finished job done, what is its key, and which live job has that?
+-- Params: job. Keys: PRIMARY of finished, locks the row; PRIMARY of unique_key, without locks.
+-- Is a finished job done, what is its key, and which live job has that key?
 SELECT f.outcome = 'done', f.ukey,
   (SELECT u.job_id FROM nightshift_unique_key u
     WHERE u.queue_id = f.queue_id AND u.ukey = f.ukey)
@@ -89,8 +89,8 @@ FROM nightshift_finished f FORCE INDEX (PRIMARY) WHERE f.id = ? FOR UPDATE
 UPDATE nightshift_queue SET paused = ? WHERE name = ?
 
 -- name: admin_rank
--- Params: runs more, rank, job. Key: PRIMARY of job, locked by admin_lock. The
--- history, and who runs it again, have the new priority too.
+-- Params: runs more, rank, job. Key: PRIMARY of job, locked by admin_lock. The history, and a
+-- program that runs the job again, have the new priority, too.
 UPDATE nightshift_job SET run = run + ?, rank = ?, priority = 255 - rank WHERE id = ?
 
 -- name: admin_ready_at
@@ -118,20 +118,20 @@ VALUES (?, ?, ?, ?, ?, ?)
 ON DUPLICATE KEY UPDATE rank = VALUES(rank), run = VALUES(run)
 
 -- name: admin_take_ready
--- Params: queue, rank, ready_at, job. Key: PRIMARY of ready, one row; waits for who
--- claims it. None: it is claimed; so a KILL QUERY has to make it fail.
+-- Params: queue, rank, ready_at, job. Key: PRIMARY of ready, one row; waits for a session that
+-- claims it. No row: it is claimed; so a KILL QUERY has to make it fail.
 DELETE nightshift_ready FROM nightshift_ready FORCE INDEX (PRIMARY)
 WHERE queue_id = ? AND rank = ? AND ready_at = ? AND job_id = ?
 
 -- name: admin_take_scheduled
--- Params: run_at, job. Key: PRIMARY of scheduled, one row; waits for who promotes it. As
--- admin_take_ready.
+-- Params: run_at, job. Key: PRIMARY of scheduled, one row; waits for a session that promotes
+-- it. As admin_take_ready.
 DELETE nightshift_scheduled FROM nightshift_scheduled FORCE INDEX (PRIMARY)
 WHERE run_at = ? AND job_id = ?
 
 -- name: admin_unmet
--- Params: job. Key: PRIMARY of met; waits for who resolves it. Those who wait
--- for the job and were not told yet wait for its next end.
+-- Params: job. Key: PRIMARY of met; waits for a session that resolves it. Dependents that were
+-- not told yet wait for the job's next end.
 DELETE nightshift_met FROM nightshift_met WHERE on_id = ?
 
 -- name: admin_unschedule

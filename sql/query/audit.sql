@@ -1,20 +1,20 @@
--- Finding live jobs that are in no place, and putting them back. The looks read by
--- key, a stretch at a time, and lock nothing; what mends looks again under the lock of
--- the job's row. Sorted by name.
+-- Finding live jobs that are in no place, and putting them back. The looks read by key, a
+-- stretch at a time, and lock nothing; a repair looks again under the lock of the job's row.
+-- Sorted by name.
 
 -- name: audit_begin
--- One host looks, as long as its connection lives. 1: it is this one.
+-- One host looks at a time, as long as its connection lives. 1: it is this one.
 SELECT IF(IS_USED_LOCK(CONCAT('nightshift-mend:', {here})) = CONNECTION_ID(), 1,
   GET_LOCK(CONCAT('nightshift-mend:', {here}), 0))
 
 -- name: audit_count
--- Params: what, how many. Key: PRIMARY.
+-- Params: kind of fault, how many. Key: PRIMARY.
 INSERT INTO nightshift_mended (what, n, last) VALUES (?, ?, {now})
 ON DUPLICATE KEY UPDATE n = n + VALUES(n), last = VALUES(last)
 
 -- name: audit_due
--- Params: run_at, job, run. Key: PRIMARY of scheduled and of job; 1205 at once when
--- the row is locked. One of no job that is due then.
+-- Params: run_at, job, run. Key: PRIMARY of scheduled and of job; 1205 at once when the row is
+-- locked. Deletes a row when no job is due at its time.
 SET STATEMENT innodb_lock_wait_timeout=0 FOR
 DELETE FROM nightshift_scheduled WHERE run_at = ? AND job_id = ? AND run = ?
   AND NOT EXISTS(SELECT 1 FROM nightshift_job j WHERE j.id = nightshift_scheduled.job_id
@@ -43,8 +43,9 @@ UPDATE nightshift_job SET run = run + ?, unmet = ?,
   paused = IF(?, NULL, paused), due = IF(?, {now}, due) WHERE id = ?
 
 -- name: audit_jobs
--- Params: id, rows. Key: PRIMARY of job, a range; of pause and of signal. No locks. lost
--- pause: the pause that holds it is over, and no retry of a tree does; told: what it waits for has been sent.
+-- Params: id, rows. Key: PRIMARY of job, a range; of pause and of signal. No locks. lost pause:
+-- the pause that holds the job is over, and no retry of a tree holds it; told: its signal has
+-- been sent.
 SELECT j.id, j.run, j.unmet, j.paused IS NOT NULL,
   COALESCE(j.paused, 0) > 0
     AND NOT EXISTS(SELECT 1 FROM nightshift_pause p WHERE p.id = j.paused) AS lost_pause,
@@ -85,8 +86,8 @@ LEFT JOIN JSON_TABLE(l.jobs, {tokens}) c
 ORDER BY l.id
 
 -- name: audit_lock
--- Params: [[id,run],…]. Key: PRIMARY of job, one row at a time; locks them, without those
--- already locked. And of pause, signal and scheduled. As audit_jobs.
+-- Params: [[id,run],…]. Key: PRIMARY of job, one row at a time; locks them, skipping locked
+-- rows. And of pause, signal and scheduled. As audit_jobs.
 SELECT STRAIGHT_JOIN j.id, j.run, j.queue_id, j.rank, j.unmet, j.due, {now} AS now,
   j.paused IS NOT NULL,
   COALESCE(j.paused, 0) > 0
@@ -125,8 +126,8 @@ SELECT job_id, run FROM nightshift_ready
 WHERE job_id IN (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: audit_row
--- Params: queue, rank, ready_at, job, run. Key: PRIMARY of ready and of job; 1205 at once
--- when the row is locked. One of no job, or of a run of before.
+-- Params: queue, rank, ready_at, job, run. Key: PRIMARY of ready and of job; 1205 at once when
+-- the row is locked. Deletes a row of no job, or of an earlier run.
 SET STATEMENT innodb_lock_wait_timeout=0 FOR
 DELETE FROM nightshift_ready WHERE queue_id = ? AND rank = ? AND ready_at = ? AND job_id = ?
   AND run = ? AND NOT EXISTS(SELECT 1 FROM nightshift_job j
@@ -134,7 +135,7 @@ DELETE FROM nightshift_ready WHERE queue_id = ? AND rank = ? AND ready_at = ? AN
 
 -- name: audit_scheduled
 -- Params: run_at, run_at, job, rows. Key: PRIMARY of scheduled, a range; of job. No locks.
--- stale: of no job, or of one that is due at another time.
+-- stale: of no job, or of a job that is due at another time.
 SELECT s.run_at, s.job_id, s.run, j.id IS NULL OR j.run = s.run AND j.due <> s.run_at AS stale
 FROM nightshift_scheduled s FORCE INDEX (PRIMARY)
 LEFT JOIN nightshift_job j ON j.id = s.job_id
@@ -142,8 +143,8 @@ WHERE s.run_at > ? OR s.run_at = ? AND s.job_id > ?
 ORDER BY s.run_at, s.job_id LIMIT ?
 
 -- name: audit_signal
--- Params: job, name. Key: PRIMARY of signal, of job and of finished; 1205 at once when
--- the row is locked. One that was sent to a job that left no history.
+-- Params: job, name. Key: PRIMARY of signal, of job and of finished; 1205 at once when the row
+-- is locked. Deletes a signal to a job that left no history.
 SET STATEMENT innodb_lock_wait_timeout=0 FOR
 DELETE FROM nightshift_signal WHERE job_id = ? AND name = ?
   AND NOT EXISTS(SELECT 1 FROM nightshift_job j WHERE j.id = nightshift_signal.job_id)
@@ -160,15 +161,16 @@ WHERE s.job_id > ? OR s.job_id = ? AND s.name > ?
 ORDER BY s.job_id, s.name LIMIT ?
 
 -- name: audit_stand
--- Params: [[id,run,unmet],…]. Key: PRIMARY of job. No locks. Those that are still so.
+-- Params: [[id,run,unmet],…]. Key: PRIMARY of job. No locks. Jobs that still have this run and
+-- these edges.
 SELECT STRAIGHT_JOIN j.id
 FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]',
   unmet INT UNSIGNED PATH '$[2]')) v
 JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id AND j.run = v.run AND j.unmet = v.unmet
 
 -- name: audit_twice
--- Params: queue, rank, ready_at, job, run. Key: PRIMARY of ready; all leases, they are
--- few. 1205 at once when a row is locked. One of a claim that stands.
+-- Params: queue, rank, ready_at, job, run. Key: PRIMARY of ready; all leases, they are few.
+-- 1205 at once when a row is locked. Deletes a row of a claim that stands.
 SET STATEMENT innodb_lock_wait_timeout=0 FOR
 DELETE FROM nightshift_ready WHERE queue_id = ? AND rank = ? AND ready_at = ? AND job_id = ?
   AND run = ? AND EXISTS(SELECT 1 FROM nightshift_lease l

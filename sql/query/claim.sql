@@ -1,21 +1,19 @@
--- Statements of a claim: promotion, claiming, leases, payloads. None waits
--- for a row lock. The comment (lanes) marks where the claim's range expression
--- goes, one `(rank = ? AND ready_at >= ? AND ready_at < ?)` per known lane;
--- claim/statement.c puts it in. An admission lock is a named lock: claimers that meet each
--- other go in a few at a time. Sorted by name.
+-- Statements of a claim: promotion, claiming, leases, payloads. None waits for a row lock. The
+-- comment (lanes) marks the place of the claim's range expression, one `(rank = ? AND ready_at
+-- >= ? AND ready_at < ?)` per known lane; claim/statement.c puts it in. An admission lock is a
+-- named lock: claimers under contention go in a few at a time. Sorted by name.
 
 -- name: claim_above
--- Params: queue, rank. The lane before this one: its last row, which is its
--- sentinel or a row that is not claimed yet; so no deleted rows are read.
--- Key: PRIMARY, backwards, one row; no locks. In brackets, as claim/sweep.c makes
--- one statement of several.
+-- Params: queue, rank. The lane before this one: its last row, which is its sentinel or an
+-- unclaimed row; so no deleted rows are read. Key: PRIMARY, backwards, one row; no locks. In
+-- brackets, as claim/sweep.c makes one statement of several.
 (SELECT rank FROM nightshift_ready WHERE queue_id = ? AND rank < ?
  ORDER BY queue_id DESC, rank DESC, ready_at DESC, job_id DESC LIMIT 1)
 
 -- name: claim_admission_enter
--- Params: queue, lock, milliseconds to wait, queue, lock. Whether it is ours now, the
--- session that has it, and the microseconds that it was waited for (SYSDATE goes on during
--- a statement). A network takes no part in those.
+-- Params: queue, lock, milliseconds to wait, queue, lock. Is it ours now, which session has it,
+-- and how many microseconds did the wait take (SYSDATE goes on during a statement)? The time on
+-- the network is not in it.
 SELECT GET_LOCK(CONCAT('nightshift-gate:', {here}, ':', ?, ':', ?), ? / 1000),
   IS_USED_LOCK(CONCAT('nightshift-gate:', {here}, ':', ?, ':', ?)),
   TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6))
@@ -39,9 +37,9 @@ INSERT INTO nightshift_ready (queue_id, rank, ready_at, job_id, run, kind, alone
 VALUES (?, ?, ?, ?, ?, ?, TRUE)
 
 -- name: claim_below
--- Params: queue, rank, from and to per lane, limit. As claim_late, for a claim of some
--- names among many rows of other names: the rows are read without locks, and locks are asked
--- for one row at a time, skipping locked rows.
+-- Params: queue, rank, from and to per lane, limit. As claim_late, for a claim of some names
+-- among many rows of other names. The rows are read without locks; locks are asked for one row
+-- at a time, skipping locked rows.
 SET STATEMENT max_statement_time=0.003 FOR
 SELECT rank, ready_at FROM nightshift_ready v
 WHERE queue_id = ? AND (/*lanes*/)
@@ -52,9 +50,9 @@ WHERE queue_id = ? AND (/*lanes*/)
 ORDER BY queue_id, rank, ready_at, job_id LIMIT ?
 
 -- name: claim_busy_queues
--- Params: [queue,…]. Places in the list, from 0, of queues that have a row to be
--- claimed. Key: PRIMARY of ready, per queue up to its first row that is no
--- sentinel: EXISTS would be turned into a scan of the whole table. No locks.
+-- Params: [queue,…]. Places in the list, from 0, of queues that have a row to be claimed. Key:
+-- PRIMARY of ready, per queue up to its first row that is no sentinel. (The server would turn
+-- EXISTS into a scan of the whole table.) No locks.
 SELECT v.place - 1
 FROM JSON_TABLE(?, '$[*]' COLUMNS (place FOR ORDINALITY, id INT PATH '$')) v
 WHERE (SELECT 1 FROM nightshift_ready r FORCE INDEX (PRIMARY)
@@ -74,9 +72,8 @@ STRAIGHT_JOIN nightshift_ready r FORCE INDEX (PRIMARY) ON r.queue_id = v.queue_i
 INSERT INTO nightshift_expiry (lease, expires) VALUES (?, {now} + ?)
 
 -- name: claim_fast
--- Params: queue, rank, floor and end per lane, limit. Key: PRIMARY, a range per
--- lane that ends before its sentinel. Locks the rows it takes; 1205 at once
--- when one of them is locked.
+-- Params: queue, rank, floor and end per lane, limit. Key: PRIMARY, a range per lane that ends
+-- before its sentinel. Locks its rows; 1205 at once when one of them is locked.
 SET STATEMENT innodb_lock_wait_timeout=0 FOR
 DELETE FROM nightshift_ready
 WHERE queue_id = ? AND (/*lanes*/)
@@ -84,9 +81,9 @@ ORDER BY queue_id, rank, ready_at, job_id LIMIT ?
 RETURNING rank, ready_at, job_id, run, alone, kind
 
 -- name: claim_firsts
--- Params: [queue,…]. The first row of each of many queues, locked, skipping those that are locked
--- already; they are then dropped by key. Key: PRIMARY of ready, per queue up to its
--- first row without locks, and that row by its key.
+-- Params: [queue,…]. The first row of each of many queues, locked, skipping locked rows; they
+-- are then dropped by key. Key: PRIMARY of ready, per queue up to its first row without locks,
+-- and that row by its key.
 SELECT STRAIGHT_JOIN r.rank, r.ready_at, r.job_id, r.run, r.alone, r.kind, r.queue_id
 FROM (SELECT v.id, (SELECT JSON_ARRAY(f.rank, f.ready_at, f.job_id)
     FROM nightshift_ready f FORCE INDEX (PRIMARY)
@@ -108,9 +105,8 @@ FOR UPDATE SKIP LOCKED
  ORDER BY queue_id, rank, ready_at, job_id LIMIT 1)
 
 -- name: claim_late
--- Params: queue, rank, from and to per lane, limit. As claim_skip, for a sweep: what
--- lies below floors among deleted rows, which may be so many that they are not all
--- read (1969, NS_LOOK_MAX).
+-- Params: queue, rank, from and to per lane, limit. As claim_skip, for a sweep: rows below
+-- floors among deleted rows, which may be too many to read them all (1969, NS_LOOK_MAX).
 SET STATEMENT max_statement_time=0.003 FOR
 SELECT rank, ready_at FROM nightshift_ready
 WHERE queue_id = ? AND (/*lanes*/)
@@ -131,9 +127,9 @@ WHERE queue_id = ? AND rank = ? AND ((ready_at = ? AND job_id > ?) OR ready_at >
 ORDER BY queue_id, rank, ready_at, job_id LIMIT 1
 
 -- name: claim_prescan_end
--- Params: queue, rank, ready_at, job, ready_at, end, and those again. The next rows of a
--- lane behind (ready_at, job), as many as are read in some milliseconds (claim/sweep.c): the
--- last of them, before it whether there are so many. Key: PRIMARY, a range; no locks.
+-- Params: queue, rank, ready_at, job, ready_at, end, and the same again. The next rows of a
+-- lane behind (ready_at, job), as many as are read in some milliseconds (claim/sweep.c). First
+-- whether there are so many, then the last of them. Key: PRIMARY, a range; no locks.
 (SELECT TRUE, ready_at, job_id FROM nightshift_ready FORCE INDEX (PRIMARY)
   WHERE queue_id = ? AND rank = ? AND ((ready_at = ? AND job_id > ?) OR ready_at > ?)
     AND ready_at < ?
@@ -145,8 +141,8 @@ UNION ALL
   ORDER BY queue_id DESC, rank DESC, ready_at DESC, job_id DESC LIMIT 1)
 
 -- name: claim_promote
--- Params: from, up to, limit. Key: PRIMARY of scheduled; 1205 at once when
--- one of the rows is locked.
+-- Params: from, up to, limit. Key: PRIMARY of scheduled; 1205 at once when one of the rows is
+-- locked.
 SET STATEMENT innodb_lock_wait_timeout=0 FOR
 DELETE FROM nightshift_scheduled
 WHERE run_at >= ? AND run_at < ? AND run_at <= {now}
@@ -181,12 +177,12 @@ FROM JSON_TABLE(?, {tokens}) v
 JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id AND j.run = v.run
 
 -- name: claim_read_again
--- Params: [[id,run],…]. As claim_read, but of what is committed and not of what the
--- snapshot shows: for jobs that were not brought, or had been woken and have no
--- signal. The server lets a locking read see a commit a moment before a snapshot
--- does, so a claim may have met a ready row of a job that its snapshot does not show yet. Keys: as
--- claim_read; locks the rows, skipping locked rows; a shared lock could
--- become one on the gap before its row, where pushes would wait.
+-- Params: [[id,run],…]. As claim_read, but of committed rows and not of the snapshot's. It is
+-- for jobs that were not brought, or had been woken and have no signal. The server lets a
+-- locking read see a commit a moment before a snapshot does. So a claim may have met a ready
+-- row of a job that its snapshot does not show yet. Keys: as claim_read; locks the rows,
+-- skipping locked rows. A shared lock could become one on the gap before its row, where pushes
+-- would wait.
 SELECT STRAIGHT_JOIN {job_columns},
   IF(j.awaits IS NULL, NULL, (SELECT s.value {signal} FOR UPDATE SKIP LOCKED)) AS heard,
   IF(j.awaits IS NULL, NULL, (SELECT s.sent {signal} FOR UPDATE SKIP LOCKED)) AS sent
@@ -224,8 +220,8 @@ ORDER BY queue_id, rank, ready_at, job_id LIMIT ?
 FOR UPDATE SKIP LOCKED
 
 -- name: claim_skip_soon
--- Params: queue, rank, floor and end per lane, limit. As claim_skip, of a claimer that
--- feels alone: cut (1969, see claim/turns.c) where other sessions hold very many rows.
+-- Params: queue, rank, floor and end per lane, limit. As claim_skip, of a claimer that has met
+-- no contention: cut (1969, see claim/turns.c) where other sessions hold very many rows.
 SET STATEMENT max_statement_time=0.02 FOR
 SELECT rank, ready_at, job_id, run, alone, kind FROM nightshift_ready
 WHERE queue_id = ? AND (/*lanes*/)

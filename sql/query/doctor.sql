@@ -1,9 +1,9 @@
--- What `nightshift doctor` asks. Reads only, but for doctor_write, which leaves nothing, and
--- is run by hand: none of this is part of a verb. Sorted by name.
+-- The questions of `nightshift doctor`. They only read, except doctor_write, which leaves
+-- nothing; people run them, no verb does. Sorted by name.
 
 -- name: doctor_call_listen
--- These five calls write nothing and wake a listener at most; their error tells
--- whether the procedure is there, and its definer, and whether we may.
+-- These five calls write nothing and wake a listener at most. Their error tells whether the
+-- procedure is there, and its definer, and whether we may call it.
 CALL nightshift_listen(NULL, 0)
 
 -- name: doctor_call_nudge
@@ -19,7 +19,7 @@ CALL nightshift_ring()
 CALL nightshift_signal(NULL, NULL, NULL)
 
 -- name: doctor_end_session
--- Params: thread, one of our own account.
+-- Params: a thread of our own account.
 KILL ?
 
 -- name: doctor_free_lock
@@ -27,12 +27,11 @@ KILL ?
 SELECT IS_FREE_LOCK(?) AS free
 
 -- name: doctor_history
--- As doctor_jobs: the view of ended jobs.
+-- As doctor_jobs, for the view of ended jobs.
 SELECT id FROM nightshift_history LIMIT 0
 
 -- name: doctor_holders
--- Every holder with what tells whether it lives. Index: small table; lease by
--- holder.
+-- Every holder with the facts that tell whether it lives. Index: small table; lease by holder.
 SELECT h.id, h.kind, h.host, h.pid, h.dead, {now} - h.beat AS silent,
   IS_FREE_LOCK(CONCAT('nightshift:', {here}, ':', h.id)) AS gone,
   (SELECT COUNT(*) FROM nightshift_lease l WHERE l.holder = h.id) AS leases
@@ -53,7 +52,7 @@ SELECT GREATEST(
   COALESCE((SELECT MAX(id) FROM nightshift_holder WHERE id < ?), 0)) DIV 100 AS block
 
 -- name: doctor_jobs
--- Is the view there, and all that it reads? Never run, only prepared.
+-- Is the view there, and all tables that it reads? Never run, only prepared.
 SELECT id FROM nightshift_jobs LIMIT 0
 
 -- name: doctor_listeners
@@ -71,14 +70,14 @@ LEFT JOIN nightshift_holder h ON h.id = l.holder
 WHERE h.id IS NULL
 
 -- name: doctor_routines
--- Shows those that this user may call.
+-- Shows the procedures that this user may call.
 SELECT routine_name AS name, definer, security_type AS security
 FROM information_schema.routines
 WHERE routine_schema = DATABASE() AND routine_name LIKE 'nightshift%'
 
 -- name: doctor_scripts
--- What the hosts that are not known dead run, and how the last reading of it ended; ago, µs:
--- when. Index: small tables; PRIMARY of holder.
+-- The scripts of the hosts that are not known dead, and the outcome of their last reading; ago:
+-- µs since its end. Index: small tables; PRIMARY of holder.
 SELECT h.id, h.host, h.pid, s.scripts, s.files, s.handlers, s.load_error,
   {now} - s.load_ended AS ago,
   IS_FREE_LOCK(CONCAT('nightshift:', {here}, ':', h.id)) AS gone
@@ -92,8 +91,8 @@ SELECT VERSION() AS version, @@version_comment AS comment, DATABASE() AS db,
   CURRENT_USER() AS account, CONNECTION_ID() AS thread, @@hostname AS host
 
 -- name: doctor_sleeps
--- Params: thread, one of our own account. A row: it sleeps. One that puts its name down
--- may wait for a named lock.
+-- Params: a thread of our own account. A row: it sleeps. A listener that enters itself may wait
+-- for a named lock.
 SELECT 1 FROM information_schema.processlist WHERE id = ? AND state = 'User sleep'
 
 -- name: doctor_status
@@ -102,12 +101,12 @@ SHOW SESSION STATUS WHERE Variable_name IN ('Innodb_history_list_length',
   'Threads_connected', 'Uptime')
 
 -- name: doctor_tables
--- Shows those that this user may do anything with.
+-- Shows the tables that this user has any right on.
 SELECT table_name AS name, engine FROM information_schema.tables
 WHERE table_schema = DATABASE() AND table_name LIKE 'nightshift%'
 
 -- name: doctor_tables_views
--- What the views read; empty for who may not see it.
+-- The texts of the views; empty for a user that may not see them.
 SELECT table_name AS name, view_definition AS text FROM information_schema.views
 WHERE table_schema = DATABASE() AND table_name IN ('nightshift_history', 'nightshift_jobs')
 ORDER BY table_name
@@ -117,9 +116,9 @@ ORDER BY table_name
 SELECT GET_LOCK(?, 0) AS got
 
 -- name: doctor_transactions
--- Params: seconds. The oldest open transactions of the server; needs PROCESS.
--- innodb_trx shows the time of the server's own zone. No query texts: they may
--- hold what a log must not.
+-- Params: seconds. The oldest open transactions of the server; needs PROCESS. innodb_trx shows
+-- the time of the server's own zone. No query texts: they may hold data that does not belong
+-- into a log.
 SELECT t.trx_mysql_thread_id AS thread, p.user, p.db, p.command,
   TIMESTAMPDIFF(SECOND, t.trx_started,
     CONVERT_TZ(UTC_TIMESTAMP(), '+00:00', 'SYSTEM')) AS age
@@ -134,7 +133,7 @@ SELECT privilege_type AS privilege FROM information_schema.user_privileges
 WHERE BINARY grantee = ?
 
 -- name: doctor_variables
--- Those of the server, as new sessions start with them.
+-- Variables of the server, as new sessions start with them.
 SHOW GLOBAL VARIABLES WHERE Variable_name IN ('binlog_format',
   'check_constraint_checks', 'completion_type', 'enforce_storage_engine',
   'foreign_key_checks', 'idle_transaction_timeout', 'init_connect',
@@ -147,15 +146,15 @@ SHOW GLOBAL VARIABLES WHERE Variable_name IN ('binlog_format',
   'wait_timeout')
 
 -- name: doctor_variables_session
--- Those of this session, which Nightshift has set up.
+-- Variables of this session, which Nightshift has set up.
 SHOW SESSION VARIABLES WHERE Variable_name IN ('innodb_lock_wait_timeout',
   'sql_mode', 'time_zone', 'transaction_isolation', 'tx_isolation')
 
 -- name: doctor_write
--- A row of no job, written and deleted in one transaction, with a commit that has to reach the
--- disk all the same. On a session of its own, which the caller ends when this takes too long;
--- so it waits for locks without a limit of its own. Key: PRIMARY, a row that no other session
--- asks for.
+-- Writes and deletes a row of no job in one transaction; the commit has to reach the disk all
+-- the same. It runs on a session of its own, which the caller ends when this takes too long. So
+-- it waits for locks without a limit of its own. Key: PRIMARY, a row that no other session asks
+-- for.
 BEGIN NOT ATOMIC
   SET SESSION lock_wait_timeout = 3600;
   START TRANSACTION;

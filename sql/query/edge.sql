@@ -1,12 +1,12 @@
--- Statements about jobs that wait for jobs, about the jobs that waited for one that has ended
--- (depend_…), none of which waits for the lock of another session, and about signals to jobs.
--- Sorted by name.
+-- Statements about jobs that wait for jobs, about dependents of ended jobs (depend_…), and
+-- about signals to jobs. None on dependents waits for the lock of another session. Sorted by
+-- name.
 
 -- name: depend_cut
--- Array-bound. Params: first target, last target, how many edges they have. Key:
--- PRIMARY of edge, a range in which every target has ended. Siblings have ids in a
--- row: five times as fast as one key at a time. The limit keeps it from the edge
--- behind the range, which may be one of a push that is not committed.
+-- Array-bound. Params: first target, last target, how many edges they have. Key: PRIMARY of
+-- edge, a range in which every target has ended. Siblings have ids in a row: five times as fast
+-- as one key at a time. The limit keeps it from the edge behind the range, which may belong to
+-- a push that is not committed.
 DELETE FROM nightshift_edge WHERE on_id BETWEEN ? AND ?
 ORDER BY on_id, job_id LIMIT ?
 
@@ -32,7 +32,7 @@ FROM JSON_TABLE(?, {ids}) v
 JOIN nightshift_edge e FORCE INDEX (PRIMARY) ON e.on_id = v.id
 
 -- name: depend_edges_between
--- Params: first target, last target, rows. Key: PRIMARY of edge, a range. The same of
+-- Params: first target, last target, rows. Key: PRIMARY of edge, a range. As depend_edges, for
 -- ids that stand close together, with the edges of other ids between them. No locks.
 SELECT on_id, job_id FROM nightshift_edge FORCE INDEX (PRIMARY)
 WHERE on_id BETWEEN ? AND ? LIMIT ?
@@ -57,14 +57,14 @@ STRAIGHT_JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id
 SET j.waits = IF(j.unmet <= v.met, NULL, j.waits), j.unmet = j.unmet - LEAST(j.unmet, v.met)
 
 -- name: depend_pending
--- Params: target to begin behind, rows. Key: PRIMARY of met; locks what it finds,
--- skipping edges that are being resolved.
+-- Params: target to begin behind, rows. Key: PRIMARY of met; locks its rows, skipping edges
+-- that are being resolved.
 SELECT on_id, failed FROM nightshift_met FORCE INDEX (PRIMARY)
 WHERE on_id > ? ORDER BY on_id LIMIT ? FOR UPDATE SKIP LOCKED
 
 -- name: depend_pending_add
--- Params: failed, [id,…] of jobs that have ended. Keys: PRIMARY of edge and of
--- met. Those of them with dependents are left to be resolved.
+-- Params: failed, [id,…] of jobs that have ended. Keys: PRIMARY of edge and of met. Records the
+-- ones that have dependents, to be resolved later.
 INSERT IGNORE INTO nightshift_met (on_id, failed)
 SELECT STRAIGHT_JOIN DISTINCT v.id, ?
 FROM JSON_TABLE(?, {ids}) v
@@ -80,7 +80,7 @@ DELETE m FROM JSON_TABLE(?, {ids}) v
 STRAIGHT_JOIN nightshift_met m FORCE INDEX (PRIMARY) ON m.on_id = v.id
 
 -- name: depend_there
--- Params: [id,…]. Key: PRIMARY of job; no locks. Tells a locked job from one that is gone.
+-- Params: [id,…]. Key: PRIMARY of job; no locks. Tells a locked job from a missing one.
 SELECT STRAIGHT_JOIN j.id FROM JSON_TABLE(?, {ids}) v
 JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id
 
@@ -115,8 +115,8 @@ JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = c.id
 WHERE f.outcome <> 'done' AND f.finished_at >= l.claimed
 
 -- name: edge_children_lock
--- Params: [id,…] of parents. Keys: as edge_children. Shared locks on the children that
--- live, skipping those that are being ended.
+-- Params: [id,…] of parents. Keys: as edge_children. Shared locks on the live children,
+-- skipping children that are being ended.
 SELECT STRAIGHT_JOIN c.parent, j.id
 FROM JSON_TABLE(?, {ids}) v
 JOIN nightshift_child c FORCE INDEX (PRIMARY) ON c.parent = v.id
@@ -124,8 +124,8 @@ JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = c.id
 LOCK IN SHARE MODE SKIP LOCKED
 
 -- name: edge_circle
--- Params: parent, parent. Keys: PRIMARY of edge, and of job. A live child that
--- waits for what waits for its parent.
+-- Params: parent, parent. Keys: PRIMARY of edge, and of job. A live child that waits for a job
+-- that waits for its parent.
 WITH RECURSIVE up (id) AS (
   SELECT job_id FROM nightshift_edge WHERE on_id = ?
   UNION
@@ -168,9 +168,9 @@ SELECT v.id,
 FROM JSON_TABLE(?, {ids}) v
 
 -- name: edge_dependents
--- Params: [id,…] of parents, locked. Keys: PRIMARY of child and of edge, one row of
--- each; EXISTS would be turned into a scan of a table that was small. Those that have
--- children, or dependents. No locks.
+-- Params: [id,…] of parents, locked. Keys: PRIMARY of child and of edge, one row of each. (The
+-- server would turn EXISTS into a scan of a table that was small.) Parents that have children,
+-- or dependents. No locks.
 SELECT v.id FROM JSON_TABLE(?, {ids}) v
 WHERE (SELECT 1 FROM nightshift_child c FORCE INDEX (PRIMARY) WHERE c.parent = v.id LIMIT 1) = 1
   OR (SELECT 1 FROM nightshift_edge e FORCE INDEX (PRIMARY) WHERE e.on_id = v.id LIMIT 1) = 1
@@ -180,8 +180,8 @@ WHERE (SELECT 1 FROM nightshift_child c FORCE INDEX (PRIMARY) WHERE c.parent = v
 SELECT outcome <> 'done' FROM nightshift_finished WHERE id = ?
 
 -- name: edge_followed
--- Params: [id,…]. Keys: PRIMARY of finished and of job. What became of these jobs, in their
--- order; of those that neither has nothing is known any more. Stops at 4 MiB of results.
+-- Params: [id,…]. Keys: PRIMARY of finished and of job. The outcomes of these jobs, in their
+-- order; a job in neither table is not known any more. Stops at 4 MiB of results.
 SELECT v.id, COALESCE(f.name, j.name) AS name,
   IF(j.id IS NULL, COALESCE(f.outcome, 'gone'), NULL) AS outcome, f.result, f.reason, f.error
 FROM (SELECT w.n, w.id, w.bytes, SUM(w.bytes) OVER (ORDER BY w.n) AS upto
@@ -217,15 +217,15 @@ SELECT id FROM nightshift_job WHERE id = ? LOCK IN SHARE MODE SKIP LOCKED
 UPDATE nightshift_job SET unmet = unmet + ? WHERE id = ?
 
 -- name: edge_parent
--- Params: job. Key: PRIMARY; locks its row: one more child, for which it waits
--- if it waits for its children.
+-- Params: job. Key: PRIMARY; locks the parent's row. The job is one more child, for which the
+-- parent waits if it waits for its children.
 SELECT root, NULLIF(waits, 'signal'), paused, deadline, run FROM nightshift_job
 WHERE id = ? FOR UPDATE
 
 -- name: edge_results
--- Params: parent, limit, offset. Keys: PRIMARY of job, of child, a range, and of
--- finished and job. What became of the children, in the order of spawning; without
--- those that had ended before their parent was retried. Stops at 4 MiB of results.
+-- Params: parent, limit, offset. Keys: PRIMARY of job, of child, a range, and of finished and
+-- job. The outcomes of the children, in the order of spawning; without children that had ended
+-- before their parent was retried. Stops at 4 MiB of results.
 SELECT v.id, COALESCE(f.name, j.name) AS name, f.outcome, f.result, f.reason, f.error
 FROM (SELECT w.seq, w.id, w.bytes, SUM(w.bytes) OVER (ORDER BY w.seq, w.id) AS upto
   FROM (SELECT u.seq, u.id, COALESCE(LENGTH(e.result), 0) + COALESCE(LENGTH(e.error), 0) AS bytes
@@ -249,19 +249,17 @@ SELECT id FROM nightshift_job WHERE id = ?
 CALL nightshift_signal(?, ?, ?)
 
 -- name: signal_find
--- Params: job, name. Key: PRIMARY of signal. What was sent under this name, or
--- without one.
+-- Params: job, name. Key: PRIMARY of signal. A signal under this name, or without a name.
 SELECT 1 FROM nightshift_signal WHERE job_id = ? AND name IN ('', ?) LIMIT 1
 
 -- name: signal_forget
--- Params: job, when what it was given was sent, whether the rest goes, too. Key:
--- PRIMARY of signal, by its job. What came later stays.
+-- Params: job, instant at which its used signal was sent, whether the other signals go, too.
+-- Key: PRIMARY of signal, by its job. Later signals stay.
 DELETE nightshift_signal FROM nightshift_signal FORCE INDEX (PRIMARY)
 WHERE job_id = ? AND (sent = ? OR ?)
 
 -- name: signal_limit
--- Params: bytes. What a value may have in this session; the procedure's own limit
--- is 1 MiB.
+-- Params: bytes. The limit of a value in this session; the procedure's own limit is 1 MiB.
 SET @nightshift_max_payload = ?
 
 -- name: signal_live

@@ -8,7 +8,7 @@ WITH RECURSIVE n AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n WHERE i < ?)
 SELECT NEXT VALUE FOR nightshift_id FROM n
 
 -- name: handle_open
--- Is a transaction open in this session? What becomes of a transaction when its COMMIT was refused.
+-- Is a transaction open in this session? For a transaction whose COMMIT was refused.
 SELECT @@in_transaction
 
 -- name: handle_schema
@@ -88,21 +88,21 @@ REPLACE INTO nightshift_served (holder, workers, queues, handlers, reserves, end
 SELECT holder, 0, queues, handlers, reserves, {now} FROM nightshift_served WHERE holder = ?
 
 -- name: holder_served_past
--- Key: none, they are few; locks those that it deletes.
+-- Key: none, they are few; locks the rows that it deletes.
 DELETE FROM nightshift_served WHERE ended < {now} - 60000000
 
 -- name: holder_serves
 -- Params: holder, workers that take jobs, ["queue",…] or NULL: all, ["handler",…],
 -- [["queue",workers],…] or NULL: none are reserved; version of the scripts,
--- [["file","version"],…], when their last reading began (see the table), when it ended, why
--- it failed or NULL: it did not.
--- Key: PRIMARY; locks our own row only. What a host can run, for report_why_hosts.
+-- [["file","version"],…], when their last reading began (see the table), when it ended, why it
+-- failed or NULL: it did not. Key: PRIMARY; locks our own row only. The handlers and scripts of
+-- a host, for report_why_hosts.
 REPLACE INTO nightshift_served (holder, workers, queues, handlers, reserves, scripts,
   files, load_began, load_ended, load_error)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: holder_state
--- Params: thread, one of our own account. What the server says it is at.
+-- Params: a thread of our own account. The server's text on that session's state.
 SELECT state FROM information_schema.processlist WHERE id = ?
 
 -- name: holder_traces
@@ -150,9 +150,9 @@ SELECT paused FROM nightshift_queue WHERE id = ?
 SELECT @@GLOBAL.wsrep_on
 
 -- name: server_now
--- The clock, whether a lock wait ends the whole transaction here, the longest
--- packet that is taken, and a number for this server since its start: ids of
--- sessions mean something only together with it. About 0.4 ms.
+-- The clock; whether a lock wait ends the whole transaction here; the longest packet taken. And
+-- a number for this server since its start: ids of sessions mean something only together with
+-- it. About 0.4 ms.
 SELECT {now}, @@innodb_rollback_on_timeout, @@max_allowed_packet,
   (SELECT CRC32(CONCAT_WS(' ', @@hostname, @@port, @@socket,
                           UNIX_TIMESTAMP() - VARIABLE_VALUE))

@@ -7,11 +7,11 @@ CALL nightshift_listen(?, ?)
 -- name: listen_look
 -- Part of listen_wait. Params: newest known queue, paused ones ([id,…]), our holder. 2:
 -- something is ready, a queue is new or is paused no more; 4: a notice; 0: nothing. In the
--- place of the mark (near) is TRUE, or where in its lanes to begin, past deleted rows. Key: PRIMARY of ready, up to the first row of
--- each queue that no session is about to claim: what is committed is found without locks, and
--- asked for one row at a time with them, skipping locked rows. A locking read
--- that went through deleted rows itself would lock those, too, and when purge removes one
--- just then its lock is one on the gap, where pushes wait.
+-- place of the mark (near) is TRUE, or where in its lanes to begin, past deleted rows. Key:
+-- PRIMARY of ready, up to the first row of each queue that no session is about to claim.
+-- Committed rows are found without locks, and asked for with locks one at a time, skipping
+-- locked rows. A locking read through deleted rows would lock them, too. When purge removes one
+-- just then its lock becomes one on the gap, where pushes wait.
 SELECT CASE
   WHEN EXISTS(SELECT 1 FROM nightshift_ready v
       WHERE queue_id IN (queues) AND ready_at < {end} AND (/*near*/)
@@ -26,7 +26,7 @@ SELECT CASE
   ELSE 0 END
 
 -- name: listen_look_rest
--- The same when every queue is paused or there is none.
+-- As listen_look when every queue is paused or there is none.
 SELECT CASE
   WHEN EXISTS(SELECT 1 FROM nightshift_queue WHERE id > ?)
     OR EXISTS(SELECT 1 FROM JSON_TABLE(?, '$[*]' COLUMNS (id INT PATH '$')) p
@@ -46,17 +46,17 @@ CALL nightshift_listen(NULL, 0)
 CALL nightshift_ring()
 
 -- name: listen_wait
--- Params: slices of the wait ([[seconds, whether a look follows],…]), the neighbour (0:
--- locks do not serve), other holders ([id,…]); then those of {look}, which is one of the
--- looks above. It looks, and sleeps slice by slice; the neighbour's death ends the sleep
--- at once, another's with the slice. Ends with error 45000 + the number of a look, or + 3
--- when a holder's lock is free, and without one when time is up. The neighbour's lock that
--- the wait came to own is released by the expression that waited for it, so neither a KILL
--- nor a client that is stopped comes in between: a dead holder's lock has no owner.
--- A statement of several, each of which lets go of what it has locked:
--- a lock of a look that lasted as long as the sleep would, when purge removes its row,
--- become one on the gap, and no push could write there. The list of queue ids goes where the
--- marks (queues) are: into a comment for people who read the process list, and into ranges.
+-- Params: slices of the wait ([[seconds, whether a look follows],…]), the neighbour (0: locks
+-- do not work), other holders ([id,…]). Then the ones of {look}, which is one of the looks
+-- above. It looks, and sleeps slice by slice; the neighbour's death ends the sleep at once,
+-- another's with the slice. Ends with error 45000 + the number of a look, or + 3 when a
+-- holder's lock is free, and without one when time is up. The neighbour's lock that the wait
+-- came to own is released by the expression that waited for it. So neither a KILL nor a stopped
+-- client comes in between: a dead holder's lock has no owner. It is one statement of several,
+-- each of which releases its locks. If the locks of a look lasted as long as the sleep, one
+-- would become a lock on the gap when purge removes its row. Then no push could write there.
+-- The list of queue ids replaces the marks (queues): in a comment for people who read the
+-- process list, and in ranges.
 BEGIN NOT ATOMIC /* nightshift-wait (queues) */
   DECLARE v_slices TEXT {bytes} DEFAULT ?;
   DECLARE v_neighbour BIGINT DEFAULT ?;

@@ -16,8 +16,8 @@ DELETE f FROM JSON_TABLE(?, {ids}) v
 STRAIGHT_JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = v.id
 
 -- name: prune_hold
--- Params: [id,…]. Keys: PRIMARY of finished and of job, one after the other. Locks them all,
--- waiting. How many are in the history; how many live, being retried meanwhile.
+-- Params: [id,…]. Keys: PRIMARY of finished and of job, one row at a time. Locks them all,
+-- waiting. Counts the ones in the history, and the live ones, which were retried meanwhile.
 SELECT STRAIGHT_JOIN COUNT(f.id), COUNT(j.id)
 FROM JSON_TABLE(?, {ids}) v
 LEFT JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = v.id
@@ -64,10 +64,10 @@ UNION ALL
 SELECT root FROM nightshift_finished WHERE id = ?
 
 -- name: prune_select
--- Params: age that outlives its tree, outcome, finished_at twice and id to begin
--- behind, age, rows. Key: outcome (outcome, finished_at, id), the oldest first; locks
--- what it finds, skips rows that are locked. tree: the root it belongs to, when it goes
--- with its tree only; NULL: it goes by itself.
+-- Params: age that outlives its tree, outcome, finished_at twice and id to begin behind, age,
+-- rows. Key: outcome (outcome, finished_at, id), the oldest first; locks its rows, skipping
+-- locked ones. tree: the root it belongs to, when it goes with its tree only; NULL: it goes by
+-- itself.
 SELECT id, finished_at,
   IF(finished_at < {now} - ?
      AND NOT EXISTS(SELECT 1 FROM nightshift_job p WHERE p.id = f.parent), NULL,

@@ -9,9 +9,9 @@ INSERT INTO nightshift_child (parent, seq, id) VALUES (?, ?, ?)
 INSERT INTO nightshift_edge (on_id, job_id) VALUES (?, ?)
 
 -- name: push_job
--- Array-bound. Params: those of push_plain, then max_polls, deadline from now, or
--- else its parent's, delay, parent, root, unmet, on_fail, unique key, paused with
--- its parent, ids it was to wait for, max_phases. Key: PRIMARY, appended at its end.
+-- Array-bound. Params: the ones of push_plain, then max_polls, deadline from now or else its
+-- parent's, delay, parent, root. Then unmet, on_fail, unique key, paused with its parent, ids
+-- that it was to wait for, max_phases. Key: PRIMARY, appended at its end.
 INSERT INTO nightshift_job
   (id, queue_id, name, payload, priority, rank, max_attempts, max_crashes,
    backoff, timeout, nonce, decay, created, max_polls, deadline, due, parent,
@@ -20,11 +20,10 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, {now}, ?, COALESCE({now} + ?, ?),
         {now} + ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: push_one
--- A whole push of one job in one round trip: its rows, the commit, the ring.
--- Params: queue, id, delay, rank, unique key, whether to ring, kind; then those of
--- push_job but for id, queue, rank, delay, parent, root, unmet, unique key, paused
--- and ids. What fails is rolled back, here or, after a KILL, by who sent it; what
--- fails after the commit is the ring.
+-- A whole push of one job in one round trip: its rows, the commit, the ring. Params: queue, id,
+-- delay, rank, unique key, whether to ring, kind. Then the ones of push_job, without id, queue,
+-- rank, delay, parent, root, unmet, unique key, paused and ids. A failure is rolled back here
+-- or, after a KILL, by the session that sent it; only the ring can fail after the commit.
 BEGIN NOT ATOMIC
   DECLARE v_queue INT DEFAULT ?;
   DECLARE v_id, v_delay BIGINT;
@@ -119,7 +118,7 @@ FROM JSON_TABLE(?, '$[*]' COLUMNS (queue INT PATH '$[0]', job BIGINT PATH '$[1]'
 SELECT job_id FROM nightshift_unique_key WHERE queue_id = ? AND ukey = ?
 
 -- name: push_unique_taken
--- Params: queue, key. Key: PRIMARY. Who has a key that was refused: the refusal has locked
+-- Params: queue, key. Key: PRIMARY. The owner of a key that was refused. The refusal has locked
 -- that row, as this does; a snapshot may be older.
 SELECT job_id FROM nightshift_unique_key WHERE queue_id = ? AND ukey = ?
 LOCK IN SHARE MODE

@@ -1,12 +1,12 @@
--- What people look at: listings, trees, the counts of `status` (lua/nightshift/report/counts.lua
--- says how far they go) and the facts that db:why asks for. Nothing here writes and nothing locks:
--- every statement is a plain consistent read. Listings run by key and stop at their LIMIT;
--- payloads are left to the job's own page. A NULL filter means "any".
+-- Reports for people: listings, trees, the counts of `status` (lua/nightshift/report/counts.lua
+-- says how far they go) and the facts that db:why asks for. Nothing here writes and nothing
+-- locks: every statement is a plain consistent read. Listings run by key and stop at their
+-- LIMIT; payloads are left to the job's own page. A NULL filter means "any".
 --
--- `looked`, where it is given: rows of a table that were read, those of jobs that have moved on
--- among them. What db:why asks is found by key, except leases and holders, which are few, and
--- edges, which have no key by the job that waits: of those a bounded stretch around the job is
--- looked at. Sorted by name.
+-- `looked`, where it is given: rows of a table that were read, with rows of jobs that have
+-- moved on. The facts of db:why are found by key. Leases and holders are few and read whole.
+-- Edges have no key by the job that waits, so a bounded stretch around the job is read. Sorted
+-- by name.
 
 -- name: report_attempts
 -- Failed, crashed and lost attempts of one job, oldest first.
@@ -53,9 +53,8 @@ WHERE l.first < {end}
 GROUP BY l.queue_id
 
 -- name: report_counts_ready
--- Claimable jobs of each queue; n is NULL for those that have more rows than so many.
--- Params: how many. Index: queue PRIMARY; ready PRIMARY, so many rows of a queue; job
--- PRIMARY.
+-- Claimable jobs of each queue; n is NULL for queues that have more rows than so many. Params:
+-- how many. Index: queue PRIMARY; ready PRIMARY, so many rows of a queue; job PRIMARY.
 SELECT v.id AS queue_id,
   IF(v.many, NULL, (SELECT COUNT(*) FROM nightshift_ready r FORCE INDEX (PRIMARY)
     STRAIGHT_JOIN nightshift_job j ON j.id = r.job_id AND j.run = r.run
@@ -76,8 +75,8 @@ LEFT JOIN nightshift_job j ON j.id = c.id AND j.run = c.run
 GROUP BY j.queue_id
 
 -- name: report_counts_scheduled
--- Jobs due later, when the next is due, and those of them that wait for a signal. Params:
--- how many are looked at. Index: scheduled PRIMARY; job PRIMARY.
+-- Jobs due later, the instant of the next one, and the number of them that wait for a signal.
+-- Params: how many are looked at. Index: scheduled PRIMARY; job PRIMARY.
 SELECT s.queue_id, SUM(j.id IS NOT NULL AND NOT {awaits}) AS n, SUM({awaits}) AS awaiting,
   MIN(IF(j.id IS NULL OR {awaits}, NULL, s.run_at)) AS next, COUNT(*) AS looked
 FROM (SELECT run_at, job_id, queue_id, run FROM nightshift_scheduled
@@ -116,10 +115,9 @@ WHERE kind = 'host' AND dead IS NULL AND boot_id LIKE CONCAT(?, ' %')
   AND NOT IS_FREE_LOCK(CONCAT('nightshift:', {here}, ':', id))
 
 -- name: report_jobs_all
--- Live jobs and ended ones of every state, newest id first.
--- Params: queue id or NULL twice, name or NULL twice, limit; the same again
--- for the finished ones; limit. Index: job and finished PRIMARY, backwards.
--- Locks: none.
+-- Live jobs and ended ones of every state, newest id first. Params: queue id or NULL twice,
+-- name or NULL twice, limit; the same again for the finished ones; limit. Index: job and
+-- finished PRIMARY, backwards. Locks: none.
 (SELECT {live_columns}, NULL AS finished_at, NULL AS reason, NULL AS error
  FROM (SELECT id, queue_id, name, unmet, due, priority, run, attempts, polls,
               crashes, max_attempts, created, parent, waits, awaits, paused
@@ -139,10 +137,10 @@ UNION ALL
 ORDER BY id DESC LIMIT ?
 
 -- name: report_jobs_awaiting
--- Jobs parked for a signal, among the last ones of scheduled: there are those
--- without a deadline. Nothing but their jobs tells them from other leases.
--- Params: how many are looked at, queue id or NULL twice, name or NULL twice,
--- limit. Index: scheduled PRIMARY, backwards; job PRIMARY. Locks: none.
+-- Jobs parked for a signal, among the last rows of scheduled, where jobs without a deadline
+-- are. Only their jobs tell these rows from others. Params: how many are looked at, queue id or
+-- NULL twice, name or NULL twice, limit. Index: scheduled PRIMARY, backwards; job PRIMARY.
+-- Locks: none.
 SELECT j.id, q.name AS queue, j.name, 'waiting' AS state,
        {listed_columns}, j.awaits
 FROM (SELECT job_id, run FROM nightshift_scheduled
@@ -179,9 +177,10 @@ WHERE f.outcome = ?
 ORDER BY f.finished_at DESC, f.id DESC LIMIT ?
 
 -- name: report_jobs_from
--- Where a page of jobs by id begins and ends: the ids of the last of so many live jobs, and
--- of the last of so many ended ones, below an id; NULL: there are fewer. Params: id, how
--- many less one, twice. Index: job and finished PRIMARY, backwards. Locks: none.
+-- Where a page of jobs by id begins and ends. Below an id, these are the ids of the last of so
+-- many live jobs, and of so many ended ones. NULL: there are fewer. Params: id, how many less
+-- one, twice.
+-- Index: job and finished PRIMARY, backwards. Locks: none.
 SELECT (SELECT id FROM nightshift_job WHERE id < ? ORDER BY id DESC LIMIT 1 OFFSET ?) AS live,
   (SELECT id FROM nightshift_finished WHERE id < ? ORDER BY id DESC LIMIT 1 OFFSET ?) AS ended
 
@@ -225,9 +224,9 @@ WHERE r.queue_id >= ? AND r.queue_id < ? AND (? IS NULL OR j.name = ?)
 ORDER BY r.queue_id, r.rank, r.ready_at, r.job_id LIMIT ?
 
 -- name: report_jobs_running
--- Claimed jobs, longest claimed first, with what they show of themselves. Params: how many
--- claims are looked at, queue id or NULL twice, name or NULL twice, limit. Index: lease
--- PRIMARY (all leases, sorted), job and running PRIMARY. Locks: none.
+-- Claimed jobs, longest claimed first, with their progress. Params: how many claims are looked
+-- at, queue id or NULL twice, name or NULL twice, limit. Index: lease PRIMARY (all leases,
+-- sorted), job and running PRIMARY. Locks: none.
 SELECT j.id, q.name AS queue, j.name, 'running' AS state,
        {listed_columns}, c.claimed, c.holder,
        r.started, r.touched, r.progress, r.status
@@ -241,9 +240,9 @@ WHERE (? IS NULL OR j.queue_id = ?) AND (? IS NULL OR j.name = ?)
 ORDER BY c.claimed, j.id LIMIT ?
 
 -- name: report_jobs_scheduled
--- Jobs due later, next first; without those that are parked for a signal.
--- Params: queue id or NULL twice, name or NULL twice, limit.
--- Index: scheduled PRIMARY (run_at, job_id); job PRIMARY. Locks: none.
+-- Jobs due later, next first; without jobs that are parked for a signal. Params: queue id or
+-- NULL twice, name or NULL twice, limit. Index: scheduled PRIMARY (run_at, job_id); job
+-- PRIMARY. Locks: none.
 SELECT j.id, q.name AS queue, j.name, 'scheduled' AS state,
        {listed_columns}
 FROM nightshift_scheduled s
@@ -254,10 +253,9 @@ WHERE s.run_at > {now} AND (? IS NULL OR s.queue_id = ?) AND (? IS NULL OR j.nam
 ORDER BY s.run_at, s.job_id LIMIT ?
 
 -- name: report_jobs_waiting
--- Jobs that wait for other jobs, each once. The inner query stops as soon as it
--- has found enough different jobs. While pauses are on it reads all live jobs for
--- those that wait for nothing else.
--- Params: queue id or NULL twice, name or NULL twice, limit; the same again.
+-- Jobs that wait for other jobs, each once. The inner query stops as soon as it has found
+-- enough different jobs. While pauses are on it reads all live jobs, to find paused ones
+-- without an edge. Params: queue id or NULL twice, name or NULL twice, limit; the same again.
 -- Index: edge PRIMARY; job PRIMARY. Locks: none.
 SELECT j.id, q.name AS queue, j.name, 'waiting' AS state,
        {listed_columns}, j.unmet, IF(j.paused > 0, j.paused, NULL) AS paused
@@ -296,14 +294,14 @@ WHERE r.kind NOT IN (SELECT CRC32(v.name)
 GROUP BY q.name, j.name ORDER BY n DESC, q.name, j.name LIMIT 20
 
 -- name: report_mended
--- What was in no place, or in a wrong one, and has been repaired. Index: small table.
+-- Jobs and rows that were in no place, or in a wrong one, and have been repaired. Index: small
+-- table.
 SELECT what, n, last FROM nightshift_mended ORDER BY what
 
 -- name: report_owed
--- Sessions of this database that tell which verdicts their hosts owe (told: see
--- holder_owes), and those in which hosts and programs work, with what they wait for.
--- Params: none. Index: none, all processes that our account may see; small table. Locks:
--- none.
+-- Sessions of this database that tell which verdicts their hosts owe (told: see holder_owes).
+-- And sessions in which hosts and programs work, with the state of their waits. Params: none.
+-- Index: none, all processes that our account may see; small table. Locks: none.
 SELECT h.id AS holder, p.time_ms * 1000 AS lasted, p.state,
   p.command <> 'Sleep' AND p.time_ms > 1000 AS waits,
   IF(p.info LIKE 'DO SLEEP(1) /* nightshift owes %', p.info, NULL) AS told
@@ -313,13 +311,12 @@ WHERE BINARY p.db = BINARY DATABASE()
   AND (h.id IS NOT NULL OR p.info LIKE 'DO SLEEP(1) /* nightshift owes %')
 
 -- name: report_place
--- Which database of which server this is, the same for all who connect. Key: none.
--- Locks: none.
+-- The database and server, named the same for all sessions. Key: none. Locks: none.
 SELECT CONCAT_WS(':', @@hostname, @@port, @@datadir, DATABASE()) AS place
 
 -- name: report_progress
--- Jobs that show how far they are, the longest first. Params: limit. Index: all of running,
--- those that show something; PRIMARY of job, queue and holder. Locks: none.
+-- Jobs that show how far they are, the longest first. Params: limit. Index: all rows of
+-- running; PRIMARY of job, queue and holder. Locks: none.
 SELECT j.id, q.name AS queue, j.name, r.holder, h.host, h.pid, r.worker, r.started, r.touched,
   r.progress, r.status
 FROM nightshift_running r
@@ -340,8 +337,9 @@ WHERE (outcome = 'done' AND finished_at < ?)
 GROUP BY outcome
 
 -- name: report_reload
--- Hosts that are not known dead, with how the last reading of their scripts ended; age, µs:
--- how long they are known; silent, µs: since when nothing was heard of them. Index: small tables; PRIMARY of served. Locks: none.
+-- Hosts that are not known dead, with the outcome of the last reading of their scripts. age: µs
+-- since they registered; silent: µs since their last beat. Index: small tables; PRIMARY of
+-- served. Locks: none.
 SELECT h.id, h.host, h.pid, h.boot_id AS place, {now} - h.started AS age,
   {now} - h.beat AS silent, s.scripts, s.load_began, s.load_error,
   IS_FREE_LOCK(CONCAT('nightshift:', {here}, ':', h.id)) AS free
@@ -355,15 +353,15 @@ ORDER BY h.id
 SELECT value FROM nightshift_meta WHERE name = 'schema'
 
 -- name: report_served
--- What hosts can run, those that live and those that ended within a minute. Params:
--- none. Index: small tables. Locks: none.
+-- The handlers of hosts: of live ones and of the ones that ended within a minute. Params: none.
+-- Index: small tables. Locks: none.
 SELECT s.queues, s.handlers, h.id IS NOT NULL AND h.dead IS NULL AS lives
 FROM nightshift_served s LEFT JOIN nightshift_holder h ON h.id = s.holder
 WHERE (h.id IS NOT NULL AND h.dead IS NULL)
   OR GREATEST(COALESCE(s.ended, 0), COALESCE(h.dead, 0)) > {now} - 60000000
 
 -- name: report_server
--- Which server and database this is. Locks: none.
+-- The server's version and the database. Locks: none.
 SELECT VERSION() AS version, DATABASE() AS db
 
 -- name: report_slots
@@ -383,9 +381,9 @@ ORDER BY s.name, s.slot
 SELECT job_id FROM nightshift_edge WHERE on_id = ? ORDER BY job_id LIMIT ?
 
 -- name: report_why_ahead
--- The rows at the head of a queue, in the order of claiming; live: 0 for those
--- that the next claim drops. Params: queue id, limit. Index: ready PRIMARY, from
--- the queue's start; job PRIMARY. Locks: none.
+-- The rows at the head of a queue, in the order of claiming; live: 0 for rows that the next
+-- claim drops. Params: queue id, limit. Index: ready PRIMARY, from the queue's start; job
+-- PRIMARY. Locks: none.
 SELECT r.job_id AS id, j.id IS NOT NULL AS live
 FROM (SELECT rank, ready_at, job_id, run FROM nightshift_ready FORCE INDEX (PRIMARY)
       WHERE queue_id = ? AND ready_at < {end}
@@ -415,9 +413,9 @@ ORDER BY c.seq, c.id LIMIT ?
 SELECT COUNT(*) AS n FROM (SELECT 1 FROM nightshift_child WHERE parent = ? LIMIT ?) c
 
 -- name: report_why_claim
--- Who has a claim, and what the job shows of itself. shown: how many jobs of the
--- holder do. Params: job id, lease. Index: PRIMARY of lease, holder, served and
--- running; all of running, that are those which run for long. Locks: none.
+-- The holder of a claim, and the progress of the job. shown: how many jobs of the holder do.
+-- Params: job id, lease. Index: PRIMARY of lease, holder, served and running; all rows of
+-- running: only jobs that run long have one. Locks: none.
 SELECT l.claimed, l.holder, h.kind, h.host, h.pid, h.dead, s.workers,
   r.started, r.progress, r.status, {now} AS now, {now} - h.beat AS silent,
   IS_FREE_LOCK(CONCAT('nightshift:', {here}, ':', h.id)) AS free,
@@ -450,9 +448,8 @@ WHERE l.holder = ?
 GROUP BY q.name
 
 -- name: report_why_hosts
--- Who lives, with what he can run and how many jobs he holds. Params: none.
--- Index: all holders, they are few; PRIMARY of served, key holder of lease, job
--- PRIMARY. Locks: none.
+-- Live holders, with their handlers and the number of jobs they hold. Params: none. Index: all
+-- holders, they are few; PRIMARY of served, key holder of lease, job PRIMARY. Locks: none.
 SELECT h.id, h.kind, h.host, h.pid, s.workers, s.queues, s.handlers, s.reserves, {now} - h.beat AS silent,
   IS_FREE_LOCK(CONCAT('nightshift:', {here}, ':', h.id)) AS free,
   (SELECT COUNT(*) FROM nightshift_lease l
@@ -477,7 +474,7 @@ LEFT JOIN {lease}
 WHERE j.id = ?
 
 -- name: report_why_locks
--- Whether named locks tell who lives: see holder_locks.
+-- Do named locks tell which holders live? See holder_locks.
 SELECT NOT EXISTS(SELECT 1 FROM nightshift_meta
     WHERE name = 'named_locks' AND value = 'off') AS serve
 
@@ -490,9 +487,8 @@ WHERE s.job_id = ? AND s.name NOT IN (COALESCE(j.awaits, ''), '')
 ORDER BY s.sent DESC LIMIT ?
 
 -- name: report_why_slots
--- Who has the slots of a lock or semaphore; rows of owners that are gone are free
--- ones. Params: name, limit. Index: slot PRIMARY, a range; job and holder PRIMARY.
--- Locks: none.
+-- The owners of the slots of a lock or semaphore; rows of owners that are gone are free ones.
+-- Params: name, limit. Index: slot PRIMARY, a range; job and holder PRIMARY. Locks: none.
 SELECT s.slot, j.id, j.name, h.host, h.pid, s.since
 FROM nightshift_slot s
 LEFT JOIN nightshift_job j ON j.id = s.job_id AND j.run = s.run
@@ -501,10 +497,9 @@ WHERE s.name = ? AND (j.id IS NOT NULL OR h.id IS NOT NULL)
 ORDER BY s.slot LIMIT ?
 
 -- name: report_why_targets
--- Jobs that a job waits for: its parent, and what is found among so many edges to
--- either side of its own id. Params: parent or NULL, job, job, edges, job, limit,
--- job, edges, job, limit, limit. Index: edge PRIMARY (on_id, job_id), one row and
--- two ranges. Locks: none.
+-- Jobs that a job waits for: its parent, and the targets found among so many edges to either
+-- side of its own id. Params: parent or NULL, job, job, edges, job, limit, job, edges, job,
+-- limit, limit. Index: edge PRIMARY (on_id, job_id), one row and two ranges. Locks: none.
 (SELECT on_id AS id FROM nightshift_edge WHERE on_id = ? AND job_id = ?)
 UNION
 (SELECT e.on_id FROM (

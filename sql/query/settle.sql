@@ -1,7 +1,7 @@
--- Statements of a settle. Rows change by primary key, one key at a time, in
--- sorted order; only settle_lock takes the locks. A DELETE of rows that may not be there
--- names its table twice: a KILL QUERY makes that form fail, where it may make the plain
--- one say OK with nothing done. Sorted by name.
+-- Statements of a settle. Rows change by primary key, one key at a time, in sorted order; only
+-- settle_lock takes the locks. A DELETE of rows that may not be there names its table twice. A
+-- KILL QUERY makes that form fail, but may make the plain form say OK with nothing done. Sorted
+-- by name.
 
 -- name: settle_attempt
 -- Params: job, run, kind, holder, error, log. Key: PRIMARY.
@@ -36,9 +36,8 @@ WHERE j.id BETWEEN ? AND ? AND j.run = ? ORDER BY j.id LIMIT ?
 FOR UPDATE SKIP LOCKED
 
 -- name: settle_done_forget
--- Params: first, last, run, how many. Instead of settle_done and settle_done_gone,
--- for jobs that leave no history. Key: PRIMARY, a range; 1205 at once when
--- one of the rows is locked.
+-- Params: first, last, run, how many. Instead of settle_done and settle_done_gone, for jobs
+-- that leave no history. Key: PRIMARY, a range; 1205 at once when one of the rows is locked.
 SET STATEMENT innodb_lock_wait_timeout=0 FOR
 DELETE FROM nightshift_job WHERE id BETWEEN ? AND ? AND run = ? ORDER BY id LIMIT ?
 RETURNING id
@@ -67,8 +66,8 @@ JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id AND j.run = v.run
 FOR UPDATE SKIP LOCKED
 
 -- name: settle_done_ours
--- Params: [[id,run],…]. Keys: PRIMARY of job, one row at a time, and of finished. No
--- locks. Those that have just been written, where not all could be.
+-- Params: [[id,run],…]. Keys: PRIMARY of job, one row at a time, and of finished. No locks. The
+-- jobs that have just been written, when not all could be.
 SELECT STRAIGHT_JOIN j.id, j.run
 FROM JSON_TABLE(?, {tokens}) v
 JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id AND j.run = v.run
@@ -79,11 +78,11 @@ JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = j.id
 DELETE nightshift_expiry FROM nightshift_expiry WHERE lease = ?
 
 -- name: settle_finish
--- Params: holder, list of objects: i job, o outcome, r reason, x result,
--- e error, a attempts, p polls, c crashes (absent: as the job has them). Keys:
--- PRIMARY of job, one row at a time, locked by settle_lock; PRIMARY and outcome
--- of finished. The payload never leaves the server. What failed keeps what it
--- waited for, to wait for it again when its tree is retried.
+-- Params: holder, list of objects: i job, o outcome, r reason, x result, e error, a attempts, p
+-- polls, c crashes (absent: as the job has them). Keys: PRIMARY of job, one row at a time,
+-- locked by settle_lock; PRIMARY and outcome of finished. The payload never leaves the server.
+-- A failed job keeps the ids that it waited for, to wait for them again when its tree is
+-- retried.
 INSERT INTO nightshift_finished
   (id, queue_id, name, payload, priority, outcome, reason, run, result, error,
    attempts, polls, crashes, lost, max_attempts, max_polls, max_crashes,
@@ -142,7 +141,7 @@ JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id AND j.run = v.run
 FOR UPDATE SKIP LOCKED
 
 -- name: settle_parked
--- Params: [[what a failed child means,how many live,job,phases],…]. Key: PRIMARY of job, one
+-- Params: [[meaning of a failed child,live children,job,phases],…]. Key: PRIMARY of job, one
 -- row at a time, locked by settle_lock. Half the time of an array-bound update.
 UPDATE JSON_TABLE(?, '$[*]' COLUMNS (waits VARCHAR(10) {bytes} PATH '$[0]',
   unmet INT UNSIGNED PATH '$[1]', id BIGINT PATH '$[2]',
@@ -187,16 +186,14 @@ ON DUPLICATE KEY UPDATE touched = VALUES(touched),
   status = COALESCE(VALUES(status), nightshift_running.status)
 
 -- name: settle_stands
--- Params: [[id,run],…]. Key: PRIMARY of job; no locks. Tells a row that is
--- only locked from one that is stale.
+-- Params: [[id,run],…]. Key: PRIMARY of job; no locks. Tells a locked row from a stale one.
 SELECT STRAIGHT_JOIN j.id, j.run
 FROM JSON_TABLE(?, {tokens}) v
 JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id AND j.run = v.run
 
 -- name: settle_state
--- Array-bound. Params: state, job. What some parked jobs keep; with settle_parked it
--- would cost all of them a temporary table on disk. Key: PRIMARY, locked by
--- settle_lock.
+-- Array-bound. Params: state, job. The states of some parked jobs; with settle_parked all of
+-- them would need a temporary table on disk. Key: PRIMARY, locked by settle_lock.
 UPDATE nightshift_job SET state = ? WHERE id = ?
 
 -- name: settle_unique

@@ -1,6 +1,6 @@
--- Slots of locks and semaphores. Each statement runs on its own and writes one
--- row at most, by its key; one that takes a slot waits for no row lock. So
--- there is nothing to deadlock. Sorted by name.
+-- Slots of locks and semaphores. Each statement runs on its own and writes one row at most, by
+-- its key. A statement that takes a slot waits for no row lock. So nothing can deadlock. Sorted
+-- by name.
 
 -- name: slot_gone
 -- Params: limit. Slots of an owner that is gone. Key: none, all slots; PRIMARY of job
@@ -13,11 +13,10 @@ WHERE j.id IS NULL AND h.id IS NULL
 LIMIT ?
 
 -- name: slot_look
--- Params: job, run, holder, name, name, n. The first row (slot 0) is about
--- ourselves and says whether another waiter is next in line; the other rows are the
--- taken ones among the slots 1 to n; gone says that the owner is, suspect that
--- the named lock of its holder is free. Then who has it: a job, or a process of a
--- machine. Key: PRIMARY, a range of the name; PRIMARY of job and holder. No locks.
+-- Params: job, run, holder, name, name, n. The first row (slot 0) is about ourselves and says
+-- whether another waiter is next in line. The other rows are the taken slots of 1 to n. gone:
+-- its owner is gone; suspect: the named lock of its holder is free. Then its owner: a job, or a
+-- process of a machine. Key: PRIMARY, a range of the name; PRIMARY of job and holder. No locks.
 SELECT 0 AS slot, 0 AS token,
   NOT EXISTS(SELECT 1 FROM nightshift_job WHERE id = ? AND run = ?) AND
   NOT EXISTS(SELECT 1 FROM nightshift_holder WHERE id = ? AND dead IS NULL) AS gone,

@@ -1,12 +1,10 @@
--- Verbs over a job and all below it, and what such a tree looks like. Verbs work
--- through a tree from its top, some hundred jobs a transaction: admin_tree_lock
--- locks their rows in the order of the ids, everything else goes by key. Sorted
--- by name.
+-- Verbs over a job and all jobs below it, and reports of such a tree. Verbs work through a tree
+-- from its top, some hundred jobs a transaction. admin_tree_lock locks their rows in the order
+-- of the ids; all other statements go by key. Sorted by name.
 
 -- name: admin_tree_after
--- Params: [id,…] of jobs that are locked. Keys: PRIMARY of job twice. Which live
--- jobs each was pushed to wait for, apart from a parent that waits for it; locks
--- those. No edge of theirs is there.
+-- Params: [id,…] of jobs that are locked. Keys: PRIMARY of job twice. The live jobs that each
+-- was pushed to wait for, except a parent that waits for it; locks them. They have no edge yet.
 SELECT STRAIGHT_JOIN j.id, t.id, NULL
 FROM JSON_TABLE(?, {ids}) v
 JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id
@@ -16,9 +14,9 @@ WHERE t.id <> COALESCE(j.parent, 0) OR t.waits IS NULL
 FOR UPDATE
 
 -- name: admin_tree_children
--- Params: [id,…] of jobs that are locked. Keys: PRIMARY of child, a range each, of job
--- and of edge. The live children of each; locks those. Is the edge there? It comes and
--- goes under the lock of the one that waits.
+-- Params: [id,…] of jobs that are locked. Keys: PRIMARY of child, a range each, of job and of
+-- edge. The live children of each; locks them. Is the edge there? It comes and goes under the
+-- lock of the job that waits.
 SELECT STRAIGHT_JOIN c.parent, t.id, (SELECT 1 FROM nightshift_edge e FORCE INDEX (PRIMARY)
   WHERE e.on_id = t.id AND e.job_id = c.parent)
 FROM JSON_TABLE(?, {ids}) v
@@ -36,8 +34,8 @@ DELETE f FROM JSON_TABLE(?, {ids}) v
 STRAIGHT_JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = v.id
 
 -- name: admin_tree_held
--- Params: [[id,run],…]. Key: leases are few. Which of these claims stand, and who
--- has them. No locks; asked while the jobs' rows are locked.
+-- Params: [[id,run],…]. Key: leases are few. Which of these claims stand, and their holders. No
+-- locks; asked while the jobs' rows are locked.
 SELECT c.id, c.holder
 FROM (SELECT DISTINCT t.id, t.run, l.holder FROM nightshift_lease l,
       JSON_TABLE(l.jobs, {tokens}) t) c
@@ -47,7 +45,7 @@ JOIN (SELECT DISTINCT t.id, t.run FROM
 
 -- name: admin_tree_hold_ready
 -- Params: [[queue,rank,ready_at,job],…]. Key: PRIMARY of ready, one row at a time; locks
--- those that are there, waiting for who claims them.
+-- existing rows, waiting for sessions that claim them.
 SELECT STRAIGHT_JOIN r.job_id
 FROM JSON_TABLE(?, '$[*]' COLUMNS (queue_id INT PATH '$[0]', `rank` TINYINT UNSIGNED PATH '$[1]',
   ready_at BIGINT PATH '$[2]', id BIGINT PATH '$[3]')) v
@@ -56,8 +54,8 @@ JOIN nightshift_ready r FORCE INDEX (PRIMARY) ON r.queue_id = v.queue_id
 FOR UPDATE
 
 -- name: admin_tree_hold_scheduled
--- Params: [[run_at,job,run],…]. Key: PRIMARY of scheduled, one row at a time; locks those
--- that are there, waiting for who promotes them.
+-- Params: [[run_at,job,run],…]. Key: PRIMARY of scheduled, one row at a time; locks existing
+-- rows, waiting for sessions that promote them.
 SELECT STRAIGHT_JOIN s.job_id
 FROM JSON_TABLE(?, '$[*]' COLUMNS (run_at BIGINT PATH '$[0]', id BIGINT PATH '$[1]',
   run INT UNSIGNED PATH '$[2]')) v
@@ -66,8 +64,8 @@ WHERE s.run = v.run
 FOR UPDATE
 
 -- name: admin_tree_job
--- Params: [[run,rank,priority,due,unmet,paused,deadline,wish,job],…]. Key: PRIMARY of
--- job, locked by admin_tree_lock. Who waits for no child any more is not parked.
+-- Params: [[run,rank,priority,due,unmet,paused,deadline,wish,job],…]. Key: PRIMARY of job,
+-- locked by admin_tree_lock. A job that waits for no child any more is not parked.
 UPDATE JSON_TABLE(?, '$[*]' COLUMNS (run INT UNSIGNED PATH '$[0]',
   `rank` TINYINT UNSIGNED PATH '$[1]', priority TINYINT UNSIGNED PATH '$[2]',
   due BIGINT PATH '$[3]', unmet INT UNSIGNED PATH '$[4]', paused BIGINT PATH '$[5]',
@@ -90,8 +88,8 @@ JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id
 FOR UPDATE
 
 -- name: admin_tree_notice
--- Params: kind, why or NULL, [[id,run],…]. Key: leases are few. As admin_notice, of many
--- jobs; takes the place of what has not been read yet.
+-- Params: kind, why or NULL, [[id,run],…]. Key: leases are few. As admin_notice, of many jobs;
+-- replaces notices that have not been read yet.
 INSERT INTO nightshift_notice (holder, job_id, run, kind, why, created)
 SELECT c.holder, c.id, c.run, ?, ?, {now}
 FROM (SELECT DISTINCT t.id, t.run, l.holder FROM nightshift_lease l
@@ -103,8 +101,7 @@ JOIN (SELECT DISTINCT t.id, t.run FROM
 ON DUPLICATE KEY UPDATE run = VALUES(run), kind = VALUES(kind), why = VALUES(why)
 
 -- name: admin_tree_past
--- Params: [id,…]. Key: PRIMARY of finished, one row at a time; locks those that
--- failed.
+-- Params: [id,…]. Key: PRIMARY of finished, one row at a time; locks the failed ones.
 SELECT STRAIGHT_JOIN f.id, f.queue_id, f.ukey
 FROM JSON_TABLE(?, {ids}) v
 JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = v.id
@@ -129,9 +126,9 @@ DELETE p FROM JSON_TABLE(?, {ids}) v
 STRAIGHT_JOIN nightshift_pause p FORCE INDEX (PRIMARY) ON p.id = v.id
 
 -- name: admin_tree_retry
--- Params: who holds them, [id,…]. Key: PRIMARY of finished, locked by
--- admin_tree_past. Fresh budgets, the next run; what had been parked is parked, and
--- all are held until it is known what they wait for.
+-- Params: id that holds them, [id,…]. Key: PRIMARY of finished, locked by admin_tree_past.
+-- Fresh budgets, the next run. Jobs that had been parked are parked, and all are held until
+-- their edges are written.
 INSERT INTO nightshift_job
   (id, queue_id, name, payload, priority, rank, run, max_attempts, max_polls,
    max_crashes, backoff, timeout, deadline, created, due, parent, root, on_fail,
@@ -151,9 +148,9 @@ VALUES (?, ?, ?, ?, ?, ?)
 ON DUPLICATE KEY UPDATE rank = VALUES(rank), run = VALUES(run)
 
 -- name: admin_tree_unlink
--- Params: [id,…] of jobs that failed, three times. Keys: PRIMARY of finished, child
--- and edge. Edges that have outlived a job which is to run again: to what it was
--- pushed to wait for, to its children, to its parent.
+-- Params: [id,…] of jobs that failed, three times. Keys: PRIMARY of finished, child and edge.
+-- Edges that have outlived a job that is to run again: to the jobs that it was pushed to wait
+-- for, its children, its parent.
 DELETE e FROM (
   SELECT f.id AS job_id, a.id AS on_id
   FROM JSON_TABLE(?, {ids}) v
@@ -171,9 +168,9 @@ STRAIGHT_JOIN nightshift_edge e FORCE INDEX (PRIMARY)
   ON e.on_id = w.on_id AND e.job_id = w.job_id
 
 -- name: admin_tree_unlinked
--- Params: as admin_tree_unlink, before it. Keys: the same, and PRIMARY of job; shared
--- locks on the live jobs that those edges lead to: who ends one deletes its edges,
--- and is not to wait for ours.
+-- Params: as admin_tree_unlink, before it. Keys: the same, and PRIMARY of job; shared locks on
+-- the live jobs that those edges lead to. A session that ends one of these jobs deletes its
+-- edges, and is not to wait for ours.
 SELECT STRAIGHT_JOIN j.id FROM (
   SELECT a.id AS on_id
   FROM JSON_TABLE(?, {ids}) v
@@ -196,7 +193,7 @@ DELETE m FROM JSON_TABLE(?, {ids}) v
 STRAIGHT_JOIN nightshift_met m FORCE INDEX (PRIMARY) ON m.on_id = v.id
 
 -- name: admin_tree_unschedule
--- Params: [[run_at,job],…]. Key: PRIMARY of scheduled. Those that are there.
+-- Params: [[run_at,job],…]. Key: PRIMARY of scheduled. Deletes the rows that exist.
 DELETE s FROM JSON_TABLE(?, '$[*]' COLUMNS (run_at BIGINT PATH '$[0]', id BIGINT PATH '$[1]')) v
 STRAIGHT_JOIN nightshift_scheduled s FORCE INDEX (PRIMARY) ON s.run_at = v.run_at AND s.job_id = v.id
 
@@ -223,8 +220,8 @@ LEFT JOIN nightshift_running r ON r.job_id = j.id AND r.run = j.run
 WHERE j.id IS NOT NULL OR f.id IS NOT NULL
 
 -- name: report_tree_rest
--- Params: parent, how many children are shown. Key: PRIMARY of child, a range; of
--- job and finished. How many come after those, by state. Locks: none.
+-- Params: parent, how many children are shown. Key: PRIMARY of child, a range; of job and
+-- finished. The number of children after the shown ones, by state. Locks: none.
 SELECT IF(j.id IS NULL, COALESCE(f.outcome, 'gone'), {state}) AS state, COUNT(*) AS n
 FROM (SELECT id FROM nightshift_child WHERE parent = ?
       ORDER BY seq, id LIMIT 9223372036854775807 OFFSET ?) v
@@ -234,8 +231,8 @@ LEFT JOIN {claims}
 GROUP BY state
 
 -- name: report_tree_rows
--- Params: parent, limit. Keys: PRIMARY of child, a range; of job, finished, running,
--- attempt. The first children of a job: what a drawing shows of each. Locks: none.
+-- Params: parent, limit. Keys: PRIMARY of child, a range; of job, finished, running, attempt.
+-- The first children of a job, with the columns of the drawing. Locks: none.
 SELECT v.id, COALESCE(j.name, f.name) AS name,
   IF(j.id IS NULL, COALESCE(f.outcome, 'gone'), {state}) AS state,
   j.paused, r.progress, r.status, f.reason,
@@ -260,9 +257,9 @@ LEFT JOIN {claims}
 GROUP BY state
 
 -- name: report_tree_up
--- Params: job, job. Keys: PRIMARY of job, finished and pause. A job's parent,
--- whether that is all there is to know about pauses above, and the job with the pause that holds
--- this one, or held it when it ended. Locks: none.
+-- Params: job, job. Keys: PRIMARY of job, finished and pause. A job's parent, and whether all
+-- is known about pauses above. And the job with the pause that holds this one, or held it when
+-- it ended. Locks: none.
 SELECT parent, TRUE, paused FROM nightshift_job WHERE id = ?
 UNION ALL
 SELECT f.parent, p.id IS NOT NULL, p.id FROM nightshift_finished f

@@ -1,9 +1,9 @@
--- All tables: queues, jobs, the small hot tables that claims touch, who holds claims, the
+-- All tables: queues, jobs, the small hot tables that claims touch, the holders of claims, the
 -- history, locks, adopted tables. Times are microseconds since 1970, UTC, by the server's
--- clock. There are no foreign keys: they would deadlock promotion against cancelling.
--- Two texts are equal when all of their bytes are: utf8mb4_nopad_bin, as {bytes} everywhere.
--- Statements are separated by `-- name:` lines. What comes after a release goes into a file
--- with the next number, and NS_SCHEMA_VERSION with it.
+-- clock. There are no foreign keys: they would deadlock promotion against cancelling. Two texts
+-- are equal when all of their bytes are: utf8mb4_nopad_bin, as {bytes} everywhere. Statements
+-- are separated by `-- name:` lines. Changes after a release go into a file with the next
+-- number, and NS_SCHEMA_VERSION with it.
 
 -- name: create_meta
 -- One row per fact about this installation; 'schema' is the version.
@@ -30,26 +30,22 @@ CREATE TABLE nightshift_queue (
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin
 
 -- name: create_job
--- A live job. Where it is follows from it: waiting when unmet > 0, running
--- when a lease names (id, run), scheduled while due lies ahead, else ready.
--- A claim does not write here.
--- run: each return adds one; one at the column's own limit could never be given back, so a
--- job at the bound ends with its next return.
--- phase: how often job:wait has parked the job. waits: while it is parked: for its
--- children, and then says what a failed one means, or for a signal, and then stays until
--- the run after it has returned. awaits: the name of the signal that it waits, or has
--- waited, for; meanwhile it is scheduled for its deadline, or for the far future, and a
--- run after that is given the signal, and the next one when that one fails.
--- since: children with a lower seq are of an earlier life, before a retry; those that had
--- ended by then are not among its results.
--- decay: priority lost with each return that is no end. paused: the job that was paused with all
--- below it, this one included; unmet counts that as one. wish: when it would
--- be due, had its deadline not brought that forward; of interest only while it is due at
--- its deadline, for who gives it another. after_ids: "[id,…]" of the jobs it was pushed
--- to wait for, met or not.
--- phases counts the waits since the push or the last signal that was heard; beyond
--- max_phases the job is dead: a handler that forgets in which phase it is would spawn for
--- ever. max_phases NULL: what its handler says, or 100; 0: no limit.
+-- A live job. Where it is follows from it: waiting when unmet > 0, running when a lease names
+-- (id, run), scheduled while due lies ahead, else ready. A claim does not write here. run: each
+-- return adds one. A run at the column's own limit could never be given back, so a job at the
+-- bound ends with its next return. phase: how often job:wait has parked the job. waits: while
+-- it is parked. For its children: the meaning of a failed one. For a signal: it stays until the
+-- run after it has returned. awaits: the name of the signal that it waits, or has waited, for.
+-- Meanwhile it is scheduled for its deadline, or for the far future. A run after that is given
+-- the signal, and the next one when that run fails. since: children with a lower seq are of an
+-- earlier life, before a retry. The ones that had ended by then are not among its results.
+-- decay: priority lost with each return that is no end. paused: the job that was paused with
+-- all below it, this one included; unmet counts that as one. wish: when it would be due, if its
+-- deadline had not brought that forward. It is of interest only while it is due at its
+-- deadline, for a verb that sets another. after_ids: "[id,…]" of the jobs it was pushed to wait
+-- for, met or not. phases counts the waits since the push or the last signal that was received.
+-- Beyond max_phases the job is dead: a handler that forgets its phase would spawn for ever.
+-- max_phases NULL: its handler's number, or 100; 0: no limit.
 CREATE TABLE nightshift_job (
   id BIGINT NOT NULL PRIMARY KEY,
   queue_id INT NOT NULL,
@@ -107,12 +103,12 @@ CREATE TABLE nightshift_job (
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin
 
 -- name: create_ready
--- Claimable jobs, clustered in claim order: rank = 255 - priority, then first
--- come first served. job_id 0 at the largest ready_at is the sentinel that
--- ends a lane (queue_id, rank). A row of a job that is gone, or has another run, is dropped by the
--- claim that reads it. alone: lost with its holder twice, so it is claimed alone. kind: CRC32 of
--- the job's name, so that a host claims only what it has handlers for and reads no job to know;
--- 0: not known, any host may claim it.
+-- Claimable jobs, clustered in claim order: rank = 255 - priority, then first come first
+-- served. job_id 0 at the largest ready_at is the sentinel that ends a lane (queue_id, rank). A
+-- row of a job that is gone, or has another run, is dropped by the claim that reads it. alone:
+-- lost with its holder twice, so it is claimed alone. kind: CRC32 of the job's name. So a host
+-- claims only jobs that it has handlers for, and reads no job to know. 0: not known, any host
+-- may claim it.
 CREATE TABLE nightshift_ready (
   queue_id INT NOT NULL,
   rank TINYINT UNSIGNED NOT NULL,
@@ -151,8 +147,8 @@ CREATE TABLE nightshift_edge (
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin
 
 -- name: create_child
--- A child of a job, live or ended. seq is the order of spawning: the parent's run
--- times 1048576, and its place among those of that run.
+-- A child of a job, live or ended. seq is the order of spawning: the parent's run times
+-- 1048576, and the child's place in that run.
 CREATE TABLE nightshift_child (
   parent BIGINT NOT NULL,
   seq BIGINT NOT NULL,
@@ -162,8 +158,8 @@ CREATE TABLE nightshift_child (
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin
 
 -- name: create_met
--- Ended jobs with dependents that were not all told, because one of them was locked
--- or they go too deep: the next holder that looks tells them.
+-- Ended jobs with dependents that were not all told, because one of them was locked or they go
+-- too deep. The next holder that looks tells them.
 CREATE TABLE nightshift_met (
   on_id BIGINT NOT NULL PRIMARY KEY,
   failed BOOL NOT NULL
@@ -197,11 +193,11 @@ CREATE TABLE nightshift_expiry (
 
 -- name: create_listener
 -- A connection that listens, once for each set of queues (kind) it has listened for as that
--- holder (0: of no holder). It sleeps while it owns the lock "nightshift-ear",
--- database, thread, holder, kind; so a row of a connection that is gone, or of another server,
--- counts for no connection. In memory on purpose: nothing of it is worth a disk, and a caller's
--- open transaction holds no row of it. No key is unique, and rows are only added or all taken
--- away together: a replica, whatever it has of them, can do the same.
+-- holder (0: of no holder). It sleeps while it owns the lock "nightshift-ear", database,
+-- thread, holder, kind. So a row of a connection that is gone, or of another server, counts for
+-- no connection. In memory on purpose: nothing of it is worth a disk, and a caller's open
+-- transaction holds no row of it. No key is unique, and rows are only added or all taken away
+-- together: a replica, whatever it has of them, can do the same.
 CREATE TABLE nightshift_listener (
   thread BIGINT NOT NULL,
   kind CHAR(32) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
@@ -211,12 +207,11 @@ CREATE TABLE nightshift_listener (
 ) ENGINE=MEMORY DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin
 
 -- name: create_holder
--- Holders of claims: a host process or an embedded handle. cycle numbers
--- its transactions, so that after a cut at COMMIT it knows which half it is in.
--- boot_id also names the space of process ids. For people, told with a delay of a few
--- seconds; NULL: no host, or it has not said yet: workers: that take jobs. busy: that run
--- one, whether they take more or not. leaving: that take no more and still run one.
--- scripts: counts how often those were loaded.
+-- Holders of claims: a host process or an embedded handle. cycle numbers its transactions, so
+-- that after a cut at COMMIT it knows which half it is in. boot_id also names the space of
+-- process ids. For people, told with a delay of a few seconds; NULL: no host, or it has not
+-- said yet: workers: that take jobs. busy: that run one, whether they take more or not.
+-- leaving: that take no more and still run one. scripts: counts the loadings of scripts.
 CREATE TABLE nightshift_holder (
   id BIGINT NOT NULL PRIMARY KEY,
   kind ENUM('host','handle') NOT NULL,
@@ -237,16 +232,15 @@ CREATE TABLE nightshift_holder (
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin
 
 -- name: create_served
--- What a live host can run, for people who ask why a job does not: written when
--- it starts and when it reloads its scripts, deleted with the holder's row.
--- workers: how many take jobs, 0 while it is quiet or about to end.
--- queues: ["mail",…], NULL: all. handlers: ["mail.send",…]; a null at the end:
--- and more. reserves: [["mail",2],…], of the workers those for one queue; NULL: none.
--- ended: when its host ended: who looks within a minute may see a deploy. NULL: it has not.
--- scripts: a short hash of the texts that its workers run. files: [["jobs.lua","hash"],…], of
--- what. The last reading of them: load_began, µs of the clock of its machine that starts
--- at 0 with the boot, to compare with the same clock only; load_ended; load_error: why it
--- failed, so that those of before go on. NULL: it did not.
+-- The handlers and scripts of a live host, for people who ask why a job does not run. Written
+-- when it starts and when it reloads its scripts, deleted with the holder's row. workers: how
+-- many take jobs, 0 while it is quiet or about to end. queues: ["mail",…], NULL: all. handlers:
+-- ["mail.send",…]; a null at the end: and more. reserves: [["mail",2],…], the workers kept for
+-- one queue; NULL: none. ended: when its host ended: a report within a minute may see a deploy.
+-- NULL: it has not. scripts: a short hash of the texts that its workers run. files:
+-- [["jobs.lua","hash"],…], of the scripts. Their last reading. load_began, load_ended: µs of
+-- the clock of its machine that starts at 0 with the boot, to compare with the same clock only.
+-- load_error: why it failed, so that the earlier scripts go on. NULL: it did not.
 CREATE TABLE nightshift_served (
   holder BIGINT NOT NULL PRIMARY KEY,
   workers INT UNSIGNED NOT NULL,
@@ -277,8 +271,8 @@ CREATE TABLE nightshift_running (
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin
 
 -- name: create_notice
--- A message to a holder about a job it holds. paused: what has not been begun is to be
--- given back. why: the words of who cancelled it; NULL: none.
+-- A message to a holder about a job it holds. paused: a job that has not begun is to be given
+-- back. why: the reason that its canceller gave; NULL: none.
 CREATE TABLE nightshift_notice (
   holder BIGINT NOT NULL,
   job_id BIGINT NOT NULL,
@@ -290,9 +284,9 @@ CREATE TABLE nightshift_notice (
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin
 
 -- name: create_signal
--- What was sent to a job; name '' is whatever it waits for. It may come before
--- the wait; of one name the last counts. Deleted with the verdict of the run that
--- was given it, if it is still the same; what came later is for the next wait.
+-- Signals sent to a job; name '' is for any wait. A signal may come before the wait; of one
+-- name the last counts. Deleted with the verdict of the run that was given it, if it is still
+-- the same; a later signal is for the next wait.
 CREATE TABLE nightshift_signal (
   job_id BIGINT NOT NULL,
   name VARCHAR(100) NOT NULL,
@@ -303,10 +297,9 @@ CREATE TABLE nightshift_signal (
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin
 
 -- name: create_finished
--- History: every ended job with all that is needed to run it again. The key
--- on (outcome, finished_at) serves pruning and the newest-first listings.
--- after_ids: as in job. phase to state: what a parked job has to have when it is to wait
--- again.
+-- History: every ended job with all columns needed to run it again. The key on (outcome,
+-- finished_at) serves pruning and the newest-first listings. after_ids: as in job. phase to
+-- state: the columns of a parked job that is to wait again.
 CREATE TABLE nightshift_finished (
   id BIGINT NOT NULL PRIMARY KEY,
   queue_id INT NOT NULL,
@@ -393,8 +386,8 @@ CREATE TABLE nightshift_slot (
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin
 
 -- name: create_mended
--- How many jobs and rows that were in no place, or in a wrong one, have been mended, by
--- what was wrong with them; last: when.
+-- Counts, by kind of fault, the jobs and rows that were in no place, or in a wrong one, and
+-- have been mended; last: when.
 CREATE TABLE nightshift_mended (
   what VARCHAR(20) NOT NULL PRIMARY KEY,
   n BIGINT NOT NULL,
@@ -402,10 +395,10 @@ CREATE TABLE nightshift_mended (
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin
 
 -- name: create_source
--- An application's tables: their rows are taken in as jobs. A queue of the table's name has them;
--- the unique key of a job is row:ID:ROW, and no other key begins so. mapping: as it was given, for
--- people. rate: rows a second that are taken in, NULL: no limit. runner: the holder that last
--- served it, seen: when.
+-- An application's tables: their rows are taken in as jobs. A queue of the table's name has
+-- them; the unique key of a job is row:ID:ROW, and no other key begins so. mapping: as it was
+-- given, for people. rate: rows a second that are taken in, NULL: no limit. runner: the holder
+-- that last served it, seen: when.
 CREATE TABLE nightshift_source (
   id INT NOT NULL AUTO_INCREMENT PRIMARY KEY,
   tab VARCHAR(64) NOT NULL,
@@ -418,11 +411,11 @@ CREATE TABLE nightshift_source (
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin
 
 -- name: create_owed
--- What a row of such a table does not say yet of its job: how often that has failed more, and
--- how it has ended (NULL: it lives, and is due next at 'due'). Written with the verdict, by the
--- session that ends or fails the job, and only added to; deleted with the change of the row.
--- open: the job went without a start. retry: its row is to be as new. why: the words of the
--- server, where it has refused that change.
+-- Debts to a row of such a table: how often its job has failed more, and how it has ended.
+-- NULL: it lives, and is due next at 'due'. Written with the verdict, by the session that ends
+-- or fails the job, and only added to; deleted with the change of the row. open: the job went
+-- without a start. retry: its row is to be as new. why: the words of the server, where it has
+-- refused that change.
 CREATE TABLE nightshift_owed (
   seq BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,
   source INT NOT NULL,

@@ -1,19 +1,18 @@
 -- The view and the procedures. They hold no rows, so each migration makes all of them anew:
 -- they have the version of the newest tables.
 --
--- What SQL calls is atomic: a push and a signal write all of their rows or none,
--- wherever a KILL or a crash of the server ends them, in autocommit too. So all that
--- they write is written by a function: to the server, a function is one statement.
--- (A transaction of a procedure's own would not do: a COMMIT is refused in triggers,
--- and a KILL would leave the caller in the middle of it.) DETERMINISTIC is what a
--- server with a binary log asks of functions that write; they are called once each.
--- Names may be one character too long: of what is longer the server drops trailing blanks
--- and says nothing, so a name would become another.
+-- The procedures are atomic: a push and a signal write all of their rows or none. A KILL or a
+-- crash of the server changes nothing about that, in autocommit either. So a function writes
+-- all their rows: to the server, a function is one statement. (A transaction of a procedure's
+-- own would not do. A COMMIT is refused in triggers, and a KILL would leave the caller in the
+-- middle of it.) A server with a binary log asks functions that write for DETERMINISTIC; they
+-- are called once each. Names may be one character too long: the server silently drops trailing
+-- blanks of longer texts, so a name would become another.
 
 -- name: jobs
--- Live jobs with their states, for people and reports: times are DATETIME(6), UTC; kept is what
--- the last poll kept. A row is looked up by id in no time; a query over the states of all has
--- all jobs read. Counts for dashboards come from elsewhere.
+-- Live jobs with their states, for people and reports. Times are DATETIME(6), UTC; kept is the
+-- state kept by the last poll. A row is looked up by id in no time; a query over the states of
+-- all has all jobs read. Counts for dashboards come from elsewhere.
 CREATE OR REPLACE SQL SECURITY INVOKER VIEW nightshift_jobs AS
 SELECT j.id, q.name AS queue, j.name, {state} AS state, 255 - j.rank AS priority,
   j.run, j.attempts, j.polls, j.crashes,
@@ -38,9 +37,9 @@ FROM nightshift_finished f
 JOIN nightshift_queue q ON q.id = f.queue_id
 
 -- name: seconds
--- The seconds of a duration in JSON: a number, or a text like "90", "90s", "1h30m", "0.5ms";
--- units go from large to small, each once, and a text has no exponent. NULL: it is none. What
--- no DOUBLE holds is 1e300, which is out of any range.
+-- The seconds of a duration in JSON: a number, or a text like "90", "90s", "1h30m", "0.5ms".
+-- Units go from large to small, each once, and a text has no exponent. NULL: it is none. A
+-- number beyond DOUBLE is 1e300, which is out of any range.
 CREATE OR REPLACE FUNCTION nightshift_seconds(p_json VARCHAR(100) {bytes})
   RETURNS DOUBLE DETERMINISTIC NO SQL
 BEGIN
@@ -75,7 +74,7 @@ BEGIN
 END
 
 -- name: bad_name
--- What is wrong with a name of what is called 'p_what'; NULL: nothing. p_max counts bytes.
+-- The fault of a name of a 'p_what'; NULL: none. p_max counts bytes.
 CREATE OR REPLACE FUNCTION nightshift_bad_name(
   p_what VARCHAR(20) {bytes}, p_name VARCHAR(101) {bytes}, p_max INT)
   RETURNS VARCHAR(100) {bytes} DETERMINISTIC NO SQL
@@ -110,14 +109,13 @@ BEGIN
 END
 
 -- name: push_whole
--- The rows of CALL nightshift_push. p_known: the id of the queue, NULL: of one that is
--- new, or newer than the caller's view. p_after: those jobs that it waits for and that the
--- history did not have a moment ago; p_failed: one of the other jobs did not end done.
--- Whatever fails takes back all.
+-- The rows of CALL nightshift_push. p_known: the id of the queue, NULL: it is new, or newer
+-- than the caller's view. p_after: the jobs of its list that the history did not have a moment
+-- ago; p_failed: one of the other jobs did not end done. Whatever fails takes back all.
 --
--- Each job that it waits for stays locked to the end, so no session ends it before its
--- edge can be seen; one that is not there has ended meanwhile. The parent stays
--- locked, too: when it is parked for its children it waits for this one as well.
+-- Each job that it waits for stays locked to the end, so no session ends it before its edge can
+-- be seen. A job that is not there has ended meanwhile. The parent stays locked, too: when it
+-- is parked for its children it waits for this one as well.
 CREATE OR REPLACE FUNCTION nightshift_push_whole(
   p_known INT, p_queue VARCHAR(65) {bytes},
   p_name VARCHAR(101) {bytes},
@@ -393,11 +391,11 @@ BEGIN
 END
 
 -- name: doubled
--- Has the client named a character set of one byte a character, and sent UTF-8? Then each
--- byte of it has become a character, and the bytes of those characters in that set are
--- UTF-8 again. Of what a routine can see only character_set_results is its caller's; a
--- client that says SET NAMES has set it. Letters that hardly any text has are no sign of
--- UTF-8: in latin1 the end of NESCAFÉ® would be one.
+-- Has the client named a character set of one byte a character, and sent UTF-8? Then each byte
+-- of it has become a character, and the bytes of those characters in that set are UTF-8 again.
+-- Of the variables that a routine can see only character_set_results is its caller's; a client
+-- that says SET NAMES has set it. Letters that hardly any text has are no sign of UTF-8: in
+-- latin1 the end of NESCAFÉ® would be one.
 CREATE OR REPLACE FUNCTION nightshift_doubled(p_text MEDIUMTEXT {bytes})
   RETURNS BOOLEAN DETERMINISTIC NO SQL
 BEGIN
@@ -424,12 +422,12 @@ BEGIN
 END
 
 -- name: carried
--- Refuses texts that were not carried whole by the session that calls p_what. A strict
--- session refuses them before the call. In another one characters that do not fit become
--- "?"; the server's warnings of that name our parameters, and are here when the call
--- begins. Those of an earlier call, which was refused, stand beside its error. What was
--- lost before it was a parameter leaves no trace: the text of a statement, where
--- character_set_connection has less than character_set_client.
+-- Refuses texts that were not carried whole by the session that calls p_what. A strict session
+-- refuses them before the call. In another one characters that do not fit become "?"; the
+-- server's warnings of that name our parameters, and are here when the call begins. Warnings of
+-- an earlier call, which was refused, stand beside its error. A loss before the text was a
+-- parameter leaves no trace: in the text of a statement, when character_set_connection has
+-- fewer characters than character_set_client.
 CREATE OR REPLACE PROCEDURE nightshift_carried(
   IN p_what VARCHAR(20) {bytes},
   IN p_first MEDIUMTEXT {bytes}, IN p_second MEDIUMTEXT {bytes},
@@ -460,20 +458,20 @@ BEGIN
 END
 
 -- name: push
--- CALL nightshift_push('mail', 'email.send', '{"to":"a@b"}', '{"delay":30}').
--- From any language, and from triggers: it returns no rows and leaves the id
--- in @nightshift_id; NULL: it was refused. Options: delay, priority, decay, unique, max_attempts,
--- max_crashes, max_polls, max_phases, backoff, timeout, deadline, parent, after, on_fail.
--- Durations are seconds or texts like "5m"; after is a list of ids; unique is a key, or
--- {"key": …, "on_conflict": "keep"}: then @nightshift_id is the live job that has it.
--- What is refused is SQLSTATE 45000 with "nightshift_push: CODE: …", a taken key 23000.
--- Ring after your commit: CALL nightshift_ring().
+-- CALL nightshift_push('mail', 'email.send', '{"to":"a@b"}', '{"delay":30}'). From any
+-- language, and from triggers: it returns no rows and leaves the id in @nightshift_id; NULL: it
+-- was refused. Options: delay, priority, decay, unique, max_attempts, max_crashes, max_polls,
+-- max_phases, backoff, timeout, deadline, parent, after, on_fail. Durations are seconds or
+-- texts like "5m"; after is a list of ids. unique is a key, or {"key": …, "on_conflict":
+-- "keep"}: then @nightshift_id is the live job that has it. A refusal is SQLSTATE 45000 with
+-- "nightshift_push: CODE: …", a taken key 23000. Ring after your commit: CALL
+-- nightshift_ring().
 --
--- Queue and history are asked here, without a lock: in a function a server with a
--- binary log locks what is read. In REPEATABLE READ a lock on a row of history that is
--- not there would hold up each session that ends a job beside it, and one on jobs all pushes.
+-- Queue and history are read here, without a lock: in a function a server with a binary log
+-- locks the rows that it reads. In REPEATABLE READ a lock on a missing row of history would
+-- hold up each session that ends a job beside it. A lock on jobs would hold up all pushes.
 --
--- What a server says of a text that does not fit has the parameter's name, which is ours.
+-- The server's message about a text that does not fit has the parameter's name, which is ours.
 CREATE OR REPLACE PROCEDURE nightshift_push(
   IN nightshift_push_queue VARCHAR(65) {bytes},
   IN nightshift_push_name VARCHAR(101) {bytes},
@@ -507,10 +505,10 @@ BEGIN
 END
 
 -- name: signal_whole
--- The rows of CALL nightshift_signal. The job stays locked to the end, and the session that parks
--- it locks it before it looks for a value: so one of the two finds the other. A
--- job that waits for this is ready at once, unless it is paused.
--- Lock order: job, signal, scheduled, ready.
+-- The rows of CALL nightshift_signal. The job stays locked to the end, and the session that
+-- parks it locks it before it looks for a value. So one of the two finds the other. A job that
+-- waits for this signal is ready at once, unless it is paused. Lock order: job, signal,
+-- scheduled, ready.
 CREATE OR REPLACE FUNCTION nightshift_signal_whole(
   p_job BIGINT, p_value MEDIUMTEXT {bytes}, p_name VARCHAR(101) {bytes})
   RETURNS BOOLEAN DETERMINISTIC MODIFIES SQL DATA
@@ -569,13 +567,13 @@ BEGIN
 END
 
 -- name: listen
--- This connection is about to sleep, or is awake (p_queues NULL). What the ring ends is the
--- query of who owns the lock, and a session can take one for itself alone. The other lock
--- has listeners enter one by one: when most rows are of connections that are gone, all are
--- taken away, and who sleeps is woken, to enter again behind us. That is left for another
--- time while an open transaction has read the table. The ring ends queries by its
--- definer's rights, so the table must not be open to writers: with INSERT on it a
--- worker's account could have every query of the server ended.
+-- This connection is about to sleep, or is awake (p_queues NULL). A ring ends the query of the
+-- session that owns the lock, and a session can take a lock for itself alone. The other lock
+-- makes listeners enter one by one. When most rows are of connections that are gone, all are
+-- deleted, and sleepers are woken, to enter again behind us. That is left for another time
+-- while an open transaction has read the table. The ring ends queries by its definer's rights,
+-- so the table must not be open to writers. With INSERT on it a worker's account could have
+-- every query of the server ended.
 CREATE OR REPLACE PROCEDURE nightshift_listen(
   IN p_queues MEDIUMTEXT {bytes}, IN p_holder BIGINT)
   SQL SECURITY DEFINER MODIFIES SQL DATA
@@ -599,7 +597,7 @@ BEGIN
     WHERE kind = v_kind AND thread = CONNECTION_ID() AND holder = p_holder;
     IF v_known = 0 THEN
       SELECT COUNT(*) > 32 + 2 * (SELECT COUNT(*) FROM nightshift_holder)
-      INTO v_crowded FROM nightshift_listener; -- in an IF it would lock what it reads
+      INTO v_crowded FROM nightshift_listener; -- in an IF it would lock its rows
       IF v_crowded THEN
         BEGIN
           DECLARE CONTINUE HANDLER FOR 1094, 1095, 1205 BEGIN END;
@@ -620,9 +618,8 @@ END
 
 -- name: ring
 -- Ends the sleep of two listeners of each kind (each set of queues), of any account: the oldest
--- and the newest, because one of them may belong to a
--- killed process that the server has not missed yet.
--- When one is gone meanwhile (error 1094), so is its lock, and the next is rung.
+-- and the newest. One of them may belong to a killed process that the server has not missed
+-- yet. When one is gone meanwhile (error 1094), so is its lock, and the next is rung.
 CREATE OR REPLACE PROCEDURE nightshift_ring()
   SQL SECURITY DEFINER MODIFIES SQL DATA
 BEGIN
@@ -658,9 +655,9 @@ BEGIN
 END
 
 -- name: nudge
--- Ends the sleep of the listener of one holder, which then finds a notice; or,
--- with p_before, of the next holder before it in the ring of ids: it then
--- learns that it has a new neighbour to watch.
+-- Ends the sleep of the listener of one holder, which then finds a notice. With p_before, of
+-- the next holder before it in the ring of ids: it then learns that it has a new neighbour to
+-- watch.
 CREATE OR REPLACE PROCEDURE nightshift_nudge(IN p_holder BIGINT, IN p_before BOOLEAN)
   SQL SECURITY DEFINER MODIFIES SQL DATA
 BEGIN

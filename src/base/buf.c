@@ -3,8 +3,8 @@
 ** happens in every test.
 **
 ** Numbers: printf finds the digits and writes the decimal sign of the locale, which may be of
-** several bytes; it is replaced afterwards. So nothing here changes the locale, which other
-** threads share.
+** several bytes; it is replaced afterwards. The locale itself, which other threads share, is
+** never changed.
 */
 #include "buf.h"
 
@@ -204,8 +204,8 @@ static bool is_plain(char c) {
   return (c >= '0' && c <= '9') || c == '-' || c == 'e';
 }
 
-/* Copies what printf wrote as JSON has it: with a point, and with neither '+' nor
-** leading zeros in the exponent. */
+/* Copies a number of printf in the form of JSON: with a point, and with neither '+' nor leading
+** zeros in the exponent. */
 static void copy_with_point(char *to, const char *from) {
   bool pointed = false;
   while (*from != '\0') {

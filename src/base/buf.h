@@ -2,10 +2,10 @@
 ** Bytes and text: a borrowed view of bytes (ns_bytes), a growable owner (ns_buf), UTF-8,
 ** numbers with fractions as text, and a hash.
 **
-** Invariants: lengths are explicit everywhere, so bytes may contain NUL. A buffer that failed to
-** grow is 'oom' from then on and ignores additions, so
-** that a caller checks once, at the end. The text of a number has a point, whatever decimal
-** sign the program's locale has, and is a number of JSON that reads back as the same double.
+** Invariants: lengths are explicit everywhere, so bytes may contain NUL. A buffer that failed
+** to grow is 'oom' from then on and ignores additions, so that a caller checks once, at the
+** end. The text of a number has a point, whatever decimal sign the program's locale has. It is
+** a number of JSON and reads back as the same double.
 */
 #ifndef NS_BUF_H
 #define NS_BUF_H
@@ -53,8 +53,8 @@ void ns_buf_free(ns_buf *b);
 ns_bytes ns_buf_bytes(const ns_buf *b);
 
 /*
-** Growth of a plain C array: makes '*items' hold 'want' elements of 'size'
-** bytes; returns false and leaves all as it was when memory is short.
+** Growth of a plain C array: makes '*items' hold 'want' elements of 'size' bytes. When memory
+** is short it returns false and changes nothing.
 */
 bool ns_grow(void *items, size_t *cap, size_t want, size_t size);
 
@@ -67,7 +67,7 @@ enum { NS_NUMBER_SIZE = 32 }; /* bytes that the longest text takes, with its NUL
 ** JSON asks before. */
 char *ns_number(double d, char text[NS_NUMBER_SIZE]);
 
-/* The same, but an integral value shows that it is no integer: "1.0", "1e300". */
+/* The text of a double as above; an integral value gets a mark of a fraction: "1.0", "1e300". */
 char *ns_number_real(double d, char text[NS_NUMBER_SIZE]);
 
 /* Adds the text of ns_number_real. */
@@ -79,11 +79,11 @@ char *ns_number_seconds(int64_t us, char text[NS_NUMBER_SIZE]);
 
 /* -------------------------------------------------------------------- hashes */
 
-/* A hash of bytes, the same in every process and on every machine: FNV-1a, 64 bits. It
-** tells texts apart that differ by chance, not those that were made alike on purpose. */
+/* A hash of bytes, the same in every process and on every machine: FNV-1a, 64 bits. Texts that
+** differ by chance get different hashes; texts made to collide do not. */
 uint64_t ns_hash(ns_bytes s);
 
-/* Both halves in one. */
+/* The two halves of ns_hash, combined. */
 uint32_t ns_hash_short(ns_bytes s);
 
 #endif

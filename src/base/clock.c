@@ -1,14 +1,14 @@
 /*
-** Monotonic clock, sleeping and jitter. The random state is per thread, is
-** seeded from the kernel and thrown away when the process id changes, so a
-** forked child never repeats its parent's numbers.
+** Monotonic clock, sleeping and jitter. The random state is per thread and seeded from the
+** kernel. A new process id throws it away, so a forked child never repeats its parent's
+** numbers.
 **
 ** Durations are computed in integers: a fraction is kept as its
 ** first 18 digits over a power of ten, so "0.1s" is exactly 100000 µs.
 **
 ** The client library would wait for a socket, too, but starts again after each signal and asks
 ** no callback. Invariant: a callback that may interrupt is asked at least ten times a second
-** while a wait lasts, and also between short waits that follow each other.
+** during a wait, and also between short waits in a row.
 */
 #include "clock.h"
 

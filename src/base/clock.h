@@ -2,8 +2,8 @@
 ** Time: the monotonic clock and random numbers, durations as text, and waiting for a socket.
 **
 ** Invariant: no instant here is wall-clock time; every instant that is stored comes from the
-** server's clock. Durations are microseconds. (Not asserted: the clock itself is the only one
-** that is asked; spec/faults/clock_spec.lua looks for more.)
+** server's clock. Durations are microseconds. (Not asserted: no other file asks a clock;
+** spec/faults/clock_spec.lua looks for one.)
 */
 #ifndef NS_CLOCK_H
 #define NS_CLOCK_H
@@ -45,7 +45,7 @@ int64_t ns_jitter(int64_t us, double share);
 */
 ns_status ns_duration_parse(ns_bytes text, int64_t *us, ns_err *err);
 
-/* The same for a number of seconds: >= 0, finite. Errors: INVALID. */
+/* Reads a number of seconds: >= 0, finite. Errors: INVALID. */
 ns_status ns_duration_seconds(double seconds, int64_t *us, ns_err *err);
 
 /* ------------------------------------------------------------------- waiting */

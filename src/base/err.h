@@ -1,10 +1,10 @@
 /*
 ** The error record shared by every layer.
 **
-** Core functions return an ns_status; on anything but NS_OK the caller's
-** ns_err holds the same status, the server's error number where there was
-** one, and one sentence for a person: what was expected, what came, what to
-** do. The record has a fixed buffer, so the failure path never allocates.
+** Core functions return an ns_status. On anything but NS_OK the caller's ns_err holds that
+** status and the server's error number, if there was one. Its message is one sentence for a
+** person: what was expected, what came, what to do. The record has a fixed buffer, so the
+** failure path never allocates.
 **
 ** Stated invariants are assertions, ns_assert. They are checked in debug builds only (NS_DEBUG:
 ** `make DEBUG=1`, and all builds with sanitizers).
@@ -18,7 +18,7 @@
 ns_status ns_fail(ns_err *err, ns_status status, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* The same for memory that has run out. */
+/* Fails with NOMEM. */
 ns_status ns_no_memory(ns_err *err);
 
 /* Puts "context: " in front of the message; returns err->status. */

@@ -1,11 +1,11 @@
 /*
-** Formatting and writing of log lines. A line is built in a fixed array; each
-** escaped character is added whole or not at all, and room for the closing
-** quote, brace and newline is kept back, so a cut line is still well formed.
+** Formatting and writing of log lines. A line is built in a fixed array, and each escaped
+** character is added whole or not at all. Room for the closing quote, brace and newline is kept
+** back, so a cut line is still well formed.
 **
-** Spooled lines wait in a ring of bytes. The thread copies what it writes next out of it, and
-** blocks in write with nothing locked. At the end it may still be blocked there: so
-** all it touches is static.
+** Spooled lines wait in a ring of bytes. The thread copies its next piece out of the ring, and
+** blocks in write with nothing locked. At the end it may still be blocked there, so it touches
+** static memory only.
 */
 #include "log.h"
 
@@ -90,7 +90,7 @@ static bool is_hidden(uint32_t c) {
          (c >= 0x2028 && c <= 0x202E) || (c >= 0x2060 && c <= 0x206F) || c == 0xFEFF;
 }
 
-/* One character or byte of 'p' inside quotes; '*used' bytes are consumed. */
+/* Adds one character or byte of 'p' inside quotes; '*used' bytes are consumed. */
 static bool add_escaped(line *l, bool json, const char *p, size_t n, size_t *used) {
   static const char from[] = "\"\\\n\r\t";
   static const char *const to[] = {"\\\"", "\\\\", "\\n", "\\r", "\\t"};
@@ -194,7 +194,7 @@ static struct {
   pthread_mutex_t lock;
   pthread_cond_t more, less; /* lines have been added; nothing is left to write */
   bool running, stopping;
-  bool writing; /* what is in 'chunk' */
+  bool writing; /* the thread is writing 'chunk' */
   int fd;
   size_t (*notice)(char line[NS_LOG_LINE], int64_t dropped);
   int64_t dropped;   /* lines that no line tells of yet */
@@ -256,7 +256,7 @@ static bool write_chunk(size_t n) {
     ssize_t got = write(spool.fd, spool.chunk + at, n - at);
     if (got >= 0)
       at += (size_t)got;
-    else if (errno == EAGAIN) /* one of those who share it has made it so */
+    else if (errno == EAGAIN) /* another process that shares the pipe has made it non-blocking */
       poll(&p, 1, -1);
     else if (errno != EINTR)
       return false;
@@ -334,8 +334,8 @@ static bool add_to_spool(const char *text, size_t n) {
   pthread_mutex_lock(&spool.lock);
   running = spool.running;
   if (running && spool.dropped > 0 && spool.n == 0 && !spool.writing)
-    say_dropped(); /* what could not be written: it is tried again */
-  /* room for the line that will say what was dropped is kept */
+    say_dropped(); /* the report of dropped lines could not be written: it is made again */
+  /* room for the line about dropped lines is kept */
   if (running && (spool.dropped > 0 || spool.n + n + NS_LOG_LINE > SPOOL_SIZE))
     spool.dropped++;
   else if (running) {
@@ -363,8 +363,8 @@ static void drop_all(void) {
 }
 
 /* Waits until all is written, for 'us' at most; no line is taken any more then. In the last
-** quarter lines that are left are dropped, and the thread tells how many there were, behind
-** what it is writing. */
+** quarter the waiting lines are dropped, and the thread reports their number after its current
+** chunk. */
 static void stop_spool(int64_t us) {
   int64_t end = ns_mono_us() + us;
   pthread_mutex_lock(&spool.lock);

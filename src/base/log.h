@@ -1,18 +1,17 @@
 /*
 ** Log lines: one event per line on stderr, as key=value or as JSON.
 **
-** Invariant: a line is at most NS_LOG_LINE bytes and goes out in one write, so
-** lines of several processes on one pipe never mix; values are escaped, so one
-** event is always one line, whatever a handler put into its error. A reader that is
-** slow, or stopped, costs no time where the lines are spooled: what
-** there is no room for is dropped and counted. Elsewhere one that stopped costs at most
-** one short wait, and from then on lines are dropped and counted until it reads again.
+** Invariant: a line is at most NS_LOG_LINE bytes and goes out in one write, so lines of several
+** processes on one pipe never mix. Values are escaped, so one event is always one line,
+** whatever a handler put into its error. Where lines are spooled, a slow or stopped reader
+** costs no time: lines without room are dropped and counted. Without a spool, a stopped reader
+** costs at most one short wait; then lines are dropped and counted until it reads again.
 **
 ** The spool: a thread of its own writes the lines. A line that finds no room is dropped and
-** counted, and so are all behind it until half of the room is free again; then one line says how
-** many there were. Lines go out whole, as many in one write as a pipe takes without mixing them
-** with those of other processes. (Asserted, but for what is about time: spec/host/log_spec.lua has
-** a reader that stops.) There is one spool per process; a child that is forked has none.
+** counted, and so are all after it until half of the room is free again. Then one line reports
+** their number. Lines go out whole, as many in one write as a pipe takes without mixing them
+** with lines of other processes. (Asserted, except for the time limits: spec/host/log_spec.lua
+** has a reader that stops.) There is one spool per process; a child that is forked has none.
 */
 #ifndef NS_LOG_H
 #define NS_LOG_H
@@ -53,8 +52,8 @@ void ns_log_setup(bool json, ns_level level);
 ** they are written as before. Call it when the process forks no more. */
 bool ns_log_spool(void);
 
-/* Ends that thread when all is written. What is left after three quarters of 'us' is
-** dropped, and the rest of the time is for the line that says how much. */
+/* Ends that thread when all is written. Lines that are left after three quarters of 'us' are
+** dropped; the rest of the time is for the line with their number. */
 void ns_log_flush(int64_t us);
 
 /* Whether a line of this level would be shown; for lines that cost work. */

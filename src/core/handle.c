@@ -2,7 +2,7 @@
 ** The handle: opening and closing it, and the list of its parts. Its connection is in
 ** db/session.c.
 **
-** Invariant: each part stands behind all that it uses. spec/house_spec.lua checks that.
+** Invariant: each part comes after all parts that it uses. spec/house_spec.lua checks that.
 */
 #include "handle.h"
 
@@ -116,7 +116,7 @@ static ns_status open_parsed(ns_db *db, ns_err *err) {
   return st;
 }
 
-/* Holders that died before us, unseen by any other: best effort. */
+/* Rescues holders that died before us and that no other holder has seen: best effort. */
 static void look_at_holders_once(ns_db *db) {
   ns_rescued sum;
   ns_err err;
@@ -124,7 +124,7 @@ static void look_at_holders_once(ns_db *db) {
   if (db->cfg.no_schema)
     return;
   ns_look(db, &again_in, &sum, &err);
-  db->rescue.rescued = sum; /* the first who asks is told */
+  db->rescue.rescued = sum; /* the first caller that asks is told */
   db->rescue.look_at = ns_mono_us() + again_in;
 }
 

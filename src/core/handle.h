@@ -1,10 +1,9 @@
 /*
 ** The inside of an ns_db, and how the core's files run statements on it.
 **
-** Invariant: between verbs a handle is outside any transaction of its own;
-** 'link' is NULL or usable until proven dead, and every verb starts with
-** ns_db_ready, which reconnects. All memory of prepared statements belongs to
-** the link, so the caches below are emptied with it.
+** Invariant: between verbs a handle is outside any transaction of its own. 'link' is NULL or
+** usable until proven dead. Every verb starts with ns_db_ready, which reconnects. All memory of
+** prepared statements belongs to the link, so the caches below are emptied with it.
 */
 #ifndef NS_HANDLE_H
 #define NS_HANDLE_H
@@ -28,7 +27,7 @@ typedef struct ns_past_row {
 
 struct ns_db {
   ns_config cfg;       /* strings owned: see cfg_copy */
-  ns_url url;          /* owns what cfg.url was parsed into */
+  ns_url url;          /* owns the parts of cfg.url */
   size_t max_payload;  /* bytes of a payload, result or state */
   const struct ns_hooks *const *hooks; /* of its parts, in their order; ends in NULL */
   ns_status (*restart)(ns_db *db, ns_err *err); /* of a server that is ours; NULL */
@@ -36,24 +35,25 @@ struct ns_db {
   char *private_dir;   /* where it is, absolute */
   pid_t owner;         /* the process that opened the link */
   ns_link *link;       /* NULL: never opened, or given up */
-  int64_t life;        /* which start of which server it leads to; 0: not asked */
+  int64_t life;        /* the start of the server that it leads to; 0: not asked */
   ns_session lost[NS_GHOSTS];
   size_t nlost;
   ns_stmt *stmts[NS_SQL_COUNT];
   ns_text_stmt texts[NS_TEXTS];
-  ns_stmt *current;    /* what ns_fetch reads from; borrowed */
+  ns_stmt *current;    /* source of ns_fetch; borrowed */
   uint64_t clock;      /* counts uses of texts */
   bool connecting;     /* the link is new and not ours to use yet */
   bool in_tx;          /* a transaction of the core is open */
   bool user_tx;        /* a transaction of the caller is open */
   bool broken_tx;      /* the server rolled the caller's back */
   bool ended_tx;       /* a statement of the caller's has ended it */
-  bool barred;         /* the caller's is not for who asks: see ns_session_bar */
+  bool barred;         /* the caller's transaction is not for this thread of control: see
+                       ** ns_session_bar */
   ns_left_behind session;
   bool ring_due;       /* something was pushed: ring after the commit */
   bool may_ring;       /* so we have been told on this connection */
   int64_t ring_at;     /* monotonic: no ring before, it was refused; 0: none was */
-  ns_queue_name **queues; /* those known to exist, by id, which never changes; owned */
+  ns_queue_name **queues; /* known queues, by id, which never changes; owned */
   ns_queue_name **by_name; /* the same, in another order */
   size_t nqueues, capqueues, capnames;
   int64_t next_id, end_id; /* rest of the id block of this process */
@@ -67,8 +67,8 @@ struct ns_db {
   ns_source_state source; /* rows of adopted tables that its own verdicts change */
   ns_finish_state finish; /* ended jobs with dependents to be notified */
   ns_settle_state settle; /* verdicts in doubt, or in the caller's transaction */
-  ns_rescue_state rescue; /* what looks at other holders, and at our own claims, have seen */
-  ns_claim_state claim;   /* where we claim, and what we hold */
+  ns_rescue_state rescue; /* results of the looks at other holders, and at our own claims */
+  ns_claim_state claim;   /* where this handle claims, and which claims it holds */
   ns_slots slots;      /* of locks and semaphores */
   bool never_fast;     /* here a lock wait would end the whole transaction */
   int64_t skew;        /* server's clock minus our monotonic one, µs */

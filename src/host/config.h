@@ -1,10 +1,9 @@
 /*
 ** The configuration of `nightshift work`.
 **
-** Invariant: every string is borrowed from the Lua table it was read from,
-** which stays on the caller's stack for as long as the host runs (and, by
-** fork, in every child). Nothing here is changed after reading. (Not asserted: a string does not
-** know its owner.)
+** Invariant: every string is borrowed from the Lua table that it was read from. That table
+** stays on the caller's stack for as long as the host runs (and, by fork, in every child).
+** Nothing here is changed after reading. (Not asserted: a string does not know its owner.)
 */
 #ifndef NSH_CONFIG_H
 #define NSH_CONFIG_H
@@ -49,10 +48,10 @@ typedef struct nsh_config {
   bool strict;           /* by priority, and in the order of 'queues', only */
   bool forget_done;      /* done jobs without a parent leave no history */
   bool drain;            /* end when there is nothing left to do */
-  int64_t drain_within;  /* µs: what is due sooner counts as left to do */
+  int64_t drain_within;  /* µs: jobs due sooner count as left to do */
   int64_t drain_timeout; /* µs a stopping host waits for running handlers */
   const char *user;      /* of zygotes and workers; NULL: the host's own */
-  bool allow_setuid;     /* what workers start may gain rights */
+  bool allow_setuid;     /* programs started by workers may gain rights */
   int64_t memory;        /* bytes a job may use; 0: no limit */
   int64_t recycle;       /* jobs after which a worker is replaced; 0: never, and */
   int64_t recycle_memory; /* bytes: when it has more of them resident */
@@ -60,7 +59,7 @@ typedef struct nsh_config {
   bool json;             /* how log lines look */
   const char *shared;    /* size of the shared dict; NULL: see ns_region_open */
   bool fork_per_job;     /* isolation = "job" */
-  bool keep_env;         /* workers keep what nsh_secrets_drop would take */
+  bool keep_env;         /* workers keep the variables that nsh_secrets_drop would take */
   ns_config db;
 } nsh_config;
 

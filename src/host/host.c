@@ -1,9 +1,9 @@
 /*
-** The life of a host: its birth, what happens to it, and its end.
+** The life of a host: its birth, its events, and its end.
 **
-** Order of birth: the seed is forked while this process has no thread, no
-** loop and no connection; then the loop, the first generation of handlers, the
-** database, the threads, the workers.
+** Order of birth: the seed is forked while this process has no thread, no loop and no
+** connection. Then come the loop, the first generation of handlers, the database, the threads,
+** the workers.
 */
 #include "host.h"
 
@@ -226,7 +226,7 @@ static void set_quiet(nsh_host *h, bool on) {
   nsh_mode_serve(h, NULL, NULL);
 }
 
-/* A reload that does not begin is a failed one, for who waits for its end. */
+/* A reload that does not begin is a failed one, for callers that wait for its end. */
 static void reload_scripts(nsh_host *h) {
   if (h->mode <= NSH_MODE_RUNNING)
     nsh_scripts_load(&h->scripts);
@@ -271,7 +271,7 @@ static void on_signal(void *arg, int sig) {
 
 /* ---------------------------------------------------------- birth and death */
 
-/* The loop and what lives in it. 'seed': the socket of that. */
+/* Opens the loop and its handles. 'seed': the socket of the seed. */
 static void open_host(nsh_host *h, int seed) {
   h->loop = (nsh_loop){.arg = h, .on_timer = on_timer, .on_wake = on_wake, .on_signal = on_signal};
   nsh_loop_open(&h->loop);

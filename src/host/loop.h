@@ -2,9 +2,9 @@
 ** The loop of the host: libuv's, with one timer, one wake-up that any thread may send, and the
 ** signals that a host handles.
 **
-** Invariant: once the host has jobs no signal ends it in that signal's default way, with
-** a status that is not ours: signals that are not handled at the moment wait.
-** (Not asserted: specs of the host send each of them.)
+** Invariant: once the host has jobs no signal ends it in that signal's default way, with a
+** status that is not ours. Signals that are not handled at the moment wait. (Not asserted:
+** specs of the host send each of them.)
 */
 #ifndef NSH_LOOP_H
 #define NSH_LOOP_H
@@ -28,8 +28,8 @@ typedef struct nsh_loop {
   void (*on_signal)(void *arg, int sig);
 } nsh_loop;
 
-/* HUP and USR1, which would end a host that does not listen yet, wait from now
-** on; with 'all' every signal, as none is handled any more. */
+/* HUP and USR1, which would end a host that does not listen yet, wait from now on. With 'all'
+** every signal waits, as none is handled any more. */
 void nsh_loop_hold_signals(bool all);
 
 /* The callbacks are set already. Signals are not heard yet. */
@@ -38,8 +38,8 @@ void nsh_loop_open(nsh_loop *l);
 /* Hears HUP and USR1. */
 void nsh_loop_hear_first_signals(nsh_loop *l);
 
-/* There are jobs: handles the other signals as well, which until now ended the host as
-** they end any program. */
+/* There are jobs: handles the other signals as well. Until now they ended the host like any
+** program. */
 void nsh_loop_hear_signals(nsh_loop *l);
 
 /* Until nsh_loop_stop. */

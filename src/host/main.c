@@ -1,6 +1,6 @@
 /*
-** The program `nightshift`: a Lua state, the command line in Lua, an exit
-** code; and the module nightshift.host, which is what the command line needs of the program.
+** The program `nightshift`: a Lua state, the command line in Lua, an exit code. And the module
+** nightshift.host, by which the command line uses the program.
 */
 #include <dirent.h>
 #include <errno.h>
@@ -191,7 +191,7 @@ static void push_arguments(lua_State *L, const arguments *a) {
   }
 }
 
-/* Protected. Result: what nightshift.cli's main returned. */
+/* Protected. Result: the value that nightshift.cli's main returned. */
 static int run(lua_State *L) {
   const arguments *a = lua_touserdata(L, 1);
   push_arguments(L, a);

@@ -1,5 +1,5 @@
 /*
-** The modes: when the next one begins, and what is done then. A host that drains or stops has
+** The modes: when the next one begins, and the work done then. A host that drains or stops has
 ** a deadline; when it is over the next mode begins in any case.
 */
 #include "mode.h"
@@ -95,15 +95,15 @@ static void check_running(nsh_host *h) {
                  refused ? "nothing left to do but rows that are refused" : "nothing left to do");
 }
 
-/* Everything is written. To leave in order may take what is left of the drain, and
-** a server that is slow needs it; nothing is lost by leaving without. */
+/* Everything is written. Leaving in order may take the rest of the drain, and a slow server
+** needs it; nothing is lost by leaving without. */
 static void finish_writing(nsh_host *h) {
   int64_t rest = h->deadline - ns_mono_us();
   nsh_exchange_finish(&h->exchange);
   enter_mode(h, NSH_MODE_FINISHING, rest > SETTLE_US ? rest : SETTLE_US);
 }
 
-/* All jobs are back and all verdicts written? */
+/* Are all jobs back and all verdicts written? */
 static void check_quiescent(nsh_host *h) {
   nsh_exchange *m = &h->exchange;
   bool away = atomic_load(&m->away);
@@ -165,7 +165,7 @@ static void arm_timer(nsh_host *h, int64_t now) {
 
 void nsh_mode_check(nsh_host *h) {
   int64_t now = ns_mono_us();
-  nsh_pool_lock(&h->pools); /* what the event has changed counts */
+  nsh_pool_lock(&h->pools); /* the event's changes count */
   nsh_pool_unlock(&h->pools);
   nsh_pool_recount(&h->pools);
   if (h->mode == NSH_MODE_LOADING || h->mode == NSH_MODE_OVER)

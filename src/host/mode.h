@@ -1,8 +1,8 @@
 /*
 ** A host from the inside, and the modes of its life.
 **
-** Invariant: modes go one way only, from LOADING to OVER. What each waits for is in
-** nsh_mode_check. All of it is the loop's thread's.
+** Invariant: modes go one way only, from LOADING to OVER. nsh_mode_check has the condition that
+** each mode waits for. Only the loop's thread uses it.
 */
 #ifndef NSH_MODE_H
 #define NSH_MODE_H
@@ -53,7 +53,7 @@ typedef struct nsh_host {
 /* Of the scripts that run; absent: no zygote is there to run any. */
 ns_bytes nsh_mode_version(const nsh_host *h);
 
-/* The host can run other handlers; both are malloc'd; no 'handlers': as before. */
+/* Sets the handlers that the host can run; both texts are malloc'd; no 'handlers': as before. */
 void nsh_mode_serve(nsh_host *h, char *handlers, char *names);
 
 /* Claims nothing more, and ends when handlers are done and all is written. */
@@ -65,7 +65,7 @@ void nsh_mode_stop(nsh_host *h, const char *why);
 /* Ends without waiting for the server any more. */
 void nsh_mode_leave_now(nsh_host *h);
 
-/* The server does not help: leaves what is not written to the rescuers. */
+/* The server does not help: leaves claims and unwritten verdicts to the rescuers. */
 void nsh_mode_give_up(nsh_host *h);
 
 /* Ends the process at once: a thread is stuck in the client library. */

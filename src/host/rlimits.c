@@ -1,6 +1,6 @@
 /*
-** Limits. Each is a file or a call that says how much is left, and a row of the
-** table below that says how much is needed and where to raise it.
+** Limits. Each is a file or a call that tells how much is left. Its row in the table below has
+** the amount needed and the place to raise it.
 */
 #include "rlimits.h"
 
@@ -16,12 +16,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define SPARE_FILES 64 /* what a host has open, and its handlers' connections */
+#define SPARE_FILES 64 /* a host's open files, and its handlers' connections */
 #define SPARE_TASKS 16 /* threads of the host, seed, keeper, zygotes */
 /* A worker that has run small jobs: its own pages, and the kernel's for it. */
 #define WORKER_BYTES (INT64_C(400) << 10)
 
-#define CAP_ADMIN 21    /* CAP_SYS_ADMIN, CAP_SYS_RESOURCE: who has one of them */
+#define CAP_ADMIN 21    /* CAP_SYS_ADMIN and CAP_SYS_RESOURCE: a user with one of them is not
+                        ** limited */
 #define CAP_RESOURCE 24 /* is not held to a user's number of processes */
 
 /* ---------------------------------------------------------------- reading */
@@ -85,7 +86,7 @@ static int64_t tasks_now(const char *root) {
 
 /* ---------------------------------------------------------- control groups */
 
-/* The least that a controller's file lets a group and those above it have. */
+/* The least that a controller's file lets a group and its parents have. */
 static int64_t group_left(const char *folder, char *path, const char *most,
                           const char *used) {
   int64_t least = NSH_UNLIMITED;
@@ -115,7 +116,7 @@ static bool has_controller(const char *list, const char *name) {
           (at[n] == '\0' || at[n] == ','));
 }
 
-/* One line of /proc/self/cgroup: "7:pids:/path", or "0::/path" of version 2. */
+/* Reads one line of /proc/self/cgroup: "7:pids:/path", or "0::/path" of version 2. */
 static void read_group(nsh_limits *have, const char *root, char *line) {
   char *list = strchr(line, ':');
   char *path = list != NULL ? strchr(list + 1, ':') : NULL;

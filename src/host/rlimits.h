@@ -3,7 +3,8 @@
 ** anything is started, so that a limit is named in one message and not met by
 ** the ten-thousandth worker.
 **
-** Invariant: what cannot be read is no limit. (Not asserted: each reader says so by itself.)
+** Invariant: a limit that cannot be read is none. (Not asserted: each reader says so by
+** itself.)
 */
 #ifndef NSH_RLIMITS_H
 #define NSH_RLIMITS_H
@@ -16,7 +17,7 @@
 typedef struct nsh_limits {
   int64_t files;       /* descriptors of one process */
   int64_t user_tasks;  /* processes and threads of the workers' user */
-  int64_t group_tasks; /* of our control group, and those above it */
+  int64_t group_tasks; /* of our control group and its parents */
   int64_t pids;        /* numbers for processes */
   int64_t tasks;       /* of the kernel */
   int64_t memory;      /* bytes that are available */
@@ -26,8 +27,8 @@ typedef struct nsh_limits {
 /* Reads them; 'root' is in front of /proc and /sys, "" on a machine. */
 void nsh_limits_read(nsh_limits *have, const char *root, const nsh_config *cfg);
 
-/* Do 'workers' workers fit? Errors: INVALID, which says what is needed, what
-** there is and what to raise. */
+/* Do 'workers' workers fit? Errors: INVALID, with the amount needed, the amount there is and
+** the limit to raise. */
 ns_status nsh_limits_check(const nsh_limits *have, size_t workers, ns_err *err);
 
 /* Raises our own soft limit of processes as far as we may; workers inherit it. */

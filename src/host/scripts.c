@@ -1,6 +1,5 @@
 /*
-** One look a second tells how a load gets on, and is where one that is out of
-** date is killed.
+** One look a second follows the load, and kills one that is out of date.
 **
 ** Texts that come from scripts are cut and made valid here, so that the server takes them.
 **
@@ -24,7 +23,7 @@
 
 #define LOAD_FIRST 100000 /* after a zygote's death, doubling */
 #define LOAD_LAST (10 * NS_SECOND)
-#define LOOK_MS 1000 /* at what is being read */
+#define LOOK_MS 1000 /* at the scripts that are being read */
 #define SLOW_S 5     /* it takes long */
 #define SLOW_AGAIN_S 60
 
@@ -34,7 +33,7 @@ void nsh_scripts_open(nsh_scripts *s, uv_loop_t *loop, nsh_family *family) {
   s->look.data = s;
 }
 
-/* Scripts that are being read when HUP comes may be old, and may never end. It has a
+/* Scripts that are being read when HUP comes may be old, and may never end. The load has a
 ** second, so that many HUPs in a row do not keep each other from being obeyed. */
 static void on_look(uv_timer_t *timer) {
   nsh_scripts *s = timer->data;

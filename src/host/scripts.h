@@ -1,10 +1,10 @@
 /*
-** The handler scripts: a new generation of them is loaded at the start, after a
-** HUP, and after the death of the zygote that had the last one; how the last reading of them
-** has ended; and HUP for other hosts of this machine.
+** The handler scripts. A new generation of them is loaded at the start, after a HUP, and after
+** the death of the zygote that had the last one. And the outcome of their last reading, and HUP
+** for other hosts of this machine.
 **
 ** Invariant: one generation is read at a time. A request that comes meanwhile is obeyed
-** afterwards; and a load that does not end does not keep them waiting.
+** afterwards; a load that does not end does not delay it.
 */
 #ifndef NSH_SCRIPTS_H
 #define NSH_SCRIPTS_H
@@ -31,8 +31,8 @@ typedef struct nsh_scripts {
 
 void nsh_scripts_open(nsh_scripts *s, uv_loop_t *loop, nsh_family *family);
 
-/* Begins a new generation, now, or when the present one has been read, or when there
-** is a place for it: too many may be alive. */
+/* Begins a new generation: now, or when the present one has been read. With too many
+** generations alive it waits until one has ended. */
 void nsh_scripts_load(nsh_scripts *s);
 
 /* There is none to go on with: a little later, each time a little more. */
@@ -52,8 +52,8 @@ ns_bytes nsh_scripts_why(char text[160], ns_bytes message, int status);
 ** a later one could not be read.
 */
 typedef struct nsh_reading {
-  char version[NSH_VERSION_SIZE]; /* of what runs; "": nothing does */
-  ns_bytes files;                 /* of what: [["name","version"],…]; owned */
+  char version[NSH_VERSION_SIZE]; /* of the running scripts; "": none runs */
+  ns_bytes files;                 /* files read: [["name","version"],…]; owned */
   ns_bytes error;                 /* why the last reading failed; absent: it did not; owned */
   int64_t began;                  /* monotonic µs: that reading */
   int64_t ended;                  /* µs by the server's clock, once it has been told; 0: not yet */
@@ -61,11 +61,11 @@ typedef struct nsh_reading {
 
 void nsh_reading_free(nsh_reading *r);
 
-/* It has ended well. */
+/* The reading has ended well. */
 void nsh_reading_done(nsh_reading *r, const char *version, ns_bytes files, int64_t began);
 
-/* It has failed. What was read before goes on, if it is still there: 'runs' (absent: it is
-** not). */
+/* The reading has failed. The scripts read before go on, if they are still there: 'runs'
+** (absent: they are not). */
 void nsh_reading_failed(nsh_reading *r, ns_bytes runs, ns_bytes error, int64_t began);
 
 /* 'to' becomes like 'from'. */
@@ -74,9 +74,9 @@ void nsh_reading_copy(nsh_reading *to, const nsh_reading *from);
 /* ------------------------------------------------------------ of other hosts */
 
 /*
-** HUP for another host of this machine. A process that does not expect that signal dies of
-** it, so it is sent to one that is known to be a host only: the kernel's handle on the
-** process is taken first, so that its number cannot go to another meanwhile.
+** HUP for another host of this machine. A process that does not expect that signal dies of it,
+** so only known hosts get it. The kernel's handle on the process is taken first, so that no
+** other process can get its number meanwhile.
 */
 typedef enum nsh_hup {
   NSH_HUP_SENT,

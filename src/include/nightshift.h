@@ -1,14 +1,14 @@
 /*
-** Nightshift: durable background jobs on MariaDB. What a C program needs: open a database,
-** push jobs, claim and settle them, look at them and change them.
+** Nightshift: durable background jobs on MariaDB. This header has all that a C program needs:
+** open a database, push jobs, claim and settle them, look at them and change them.
 **
-** An ns_db is one handle on one database: one connection, its statements and the claims
-** that it holds. It serves one thread at a time. Every function that can fail returns an
-** ns_status and fills the caller's ns_err; 'err' must not be NULL unless the function says
-** so. Texts come and go as ns_bytes, pointer and length; p == NULL means absent. What goes
-** in is borrowed for the call; who frees what comes out stands at the function. Durations
-** are microseconds; instants are microseconds since 1970, UTC, by the server's clock.
-** Payloads, results and states are JSON text in UTF-8, which is moved and never parsed.
+** An ns_db is one handle on one database: one connection, its statements and the claims that it
+** holds. It serves one thread at a time. Every function that can fail returns an ns_status and
+** fills the caller's ns_err; 'err' must not be NULL unless the function says so. Texts come and
+** go as ns_bytes, pointer and length; p == NULL means absent. Arguments are borrowed for the
+** call; the function's comment says who frees its results. Durations are microseconds; instants
+** are microseconds since 1970, UTC, by the server's clock. Payloads, results and states are
+** JSON text in UTF-8, which is moved and never parsed.
 **
 ** Example: pushes one job, claims it, settles it.
 **
@@ -91,11 +91,11 @@ typedef struct ns_config {
   bool (*interrupted)(void *arg);
   void *interrupted_arg;
   int interrupt_fd; /* once it may be read it is as if that had said true; 0: none */
-  int64_t end_by;   /* monotonic µs: nothing is waited for after that; 0: no such time */
-  /* Told when an answer to a statement of ours is waited for, and with 'what' NULL when it
-  ** has come or never will. 'what': the statement's name, or its words (COMMIT); it is
-  ** there for good. 'thread': the server's id of the session; 'at': monotonic µs. Not told
-  ** of the caller's own SQL, nor of waits for something to claim. NULL: not told. */
+  int64_t end_by;   /* monotonic µs: no wait goes on after that; 0: no such time */
+  /* Told when a wait for the answer to one of our statements begins, and with 'what' NULL when
+  ** the answer has come or never will. 'what': the statement's name, or its words (COMMIT); the
+  ** text is static. 'thread': the server's id of the session; 'at': monotonic µs. Not told of
+  ** the caller's own SQL, nor of waits for something to claim. NULL: not told. */
   void (*waits)(void *arg, const char *what, int64_t thread, int64_t at);
   void *waits_arg;
 } ns_config;
@@ -111,8 +111,8 @@ typedef struct ns_config {
 */
 ns_status ns_open(ns_db **out, const ns_config *cfg, ns_err *err);
 
-/* Gives claims back if the server is there, and frees. Waits 3 s at most, for the server
-** and for rows that other sessions hold. NULL is allowed. */
+/* Gives claims back if the server is there, and frees. It waits 3 s at most, for the server and
+** for rows that other sessions hold. NULL is allowed. */
 void ns_close(ns_db *db);
 
 /* Creates or upgrades all tables, and makes procedures and views anew, by the rights of
@@ -137,8 +137,8 @@ typedef struct ns_push {
   int64_t decay;     /* 0..255 of it lost with each unfinished return */
   int64_t max_attempts, max_crashes;
   int64_t max_polls; /* -1: unlimited */
-  int64_t max_phases; /* waits since the push or the last signal, 0: unlimited; -1:
-                      ** what the handler says, or NS_MAX_PHASES */
+  int64_t max_phases; /* waits since the push or the last signal, 0: unlimited; -1: the handler's
+                      ** number, or NS_MAX_PHASES */
   int64_t backoff;   /* µs, first retry delay */
   int64_t timeout;   /* µs of wall time per run */
   int64_t deadline;  /* µs from now after which it is not started any more, and a
@@ -148,8 +148,7 @@ typedef struct ns_push {
                      ** and 'id' is that job's; not for children of a verdict */
   int64_t parent;    /* a live job; 0: none */
   ns_bytes after;    /* "[id,…]" of jobs to wait for; absent: none */
-  int64_t on_fail_run; /* when one of them fails: 1: run all the same, 0: be
-                       ** cancelled */
+  int64_t on_fail_run; /* when a job in 'after' fails: 1: run all the same, 0: be cancelled */
 } ns_push;
 
 /* A push with every default; 'name' and 'payload' are borrowed. */
@@ -158,10 +157,10 @@ ns_push ns_push_new(const char *name, const char *payload);
 /*
 ** Pushes 'n' jobs into 'queue' (created when new) in one transaction, all or none; ids are
 ** written into 'jobs'. Inside a transaction of the caller it joins that one. When the
-** connection is cut at the commit the push is repeated without a second job; when that
-** ends in GONE, the caller may repeat it within a minute, on the same handle and with the
-** same content, to the same end. Rings a listener after the commit.
-** Errors: GONE, BUSY, INVALID, TOO_BIG, DUPLICATE (err->job has the key), DENIED.
+** connection is cut at the commit the push is repeated without a second job. If that ends in
+** GONE, the caller may repeat it within a minute, on the same handle and with the same content.
+** Rings a listener after the commit. Errors: GONE, BUSY, INVALID, TOO_BIG, DUPLICATE (err->job
+** has the key), DENIED.
 */
 ns_status ns_push_jobs(ns_db *db, ns_bytes queue, ns_push *jobs, size_t n, ns_err *err);
 
@@ -181,7 +180,7 @@ typedef struct ns_job {
   int64_t priority;        /* as it is now, after decay */
   int64_t parent, root;    /* 0: none */
   int64_t phase;           /* how often it was parked to wait for its children */
-  int64_t follows;         /* 1: it was pushed to wait for other jobs */
+  int64_t follows;         /* 1: the job was pushed to wait for other jobs */
   int64_t created, due;
   int64_t deadline;        /* 0: none */
   int64_t timeout;         /* µs */
@@ -202,11 +201,10 @@ typedef struct ns_jobs {
 void ns_jobs_free(ns_jobs *jobs);
 
 /*
-** Claims up to 'limit' jobs of one queue and appends them to 'out', waiting up to 'wait' µs
-** for the first; out->n stays when there are none. 'lease' µs (0: none) after the claim or
-** the last ns_touch of one of its jobs they are given back, for callers that may hang.
-** Without a lease they are given back when this handle closes or its process ends.
-** Errors: GONE, BUSY.
+** Claims up to 'limit' jobs of one queue and appends them to 'out', waiting up to 'wait' µs for
+** the first. Without any, out->n stays. 'lease' (µs, 0: none) is for callers that may hang. The
+** jobs are given back so long after the claim or the last ns_touch of one of them. Without a
+** lease they are given back when this handle closes or its process ends. Errors: GONE, BUSY.
 */
 ns_status ns_claim(ns_db *db, ns_bytes queue, size_t limit, int64_t wait, int64_t lease,
                    ns_jobs *out, ns_err *err);
@@ -223,7 +221,7 @@ typedef enum ns_kind {
   NS_FAIL,     /* error; retried after a backoff, or dead */
   NS_AGAIN,    /* not yet; come back after delay, with state */
   NS_DISCARD,  /* dead at once; error holds the reason */
-  NS_EXPIRE,   /* the same for one with a deadline that passed before it was started */
+  NS_EXPIRE,   /* the same for a job with a deadline that passed before it was started */
   NS_RELEASE,  /* given back untouched: no budget, no priority lost */
   NS_WAIT,     /* parked until its children have ended, then run again */
   NS_CRASH,    /* the worker died: retried at once, or dead as poison */
@@ -243,12 +241,11 @@ typedef struct ns_verdict {
   int64_t delay;     /* FAIL, AGAIN: µs; -1: the job's backoff */
   ns_bytes signal;   /* WAIT: for this signal, with 'delay' as the deadline (-1:
                      ** none); absent: for the children */
-  int64_t go_on;     /* WAIT: when a child fails: 1: run all the same, 0: dead;
-                     ** AGAIN, after the deadline: 1: run once more, 0: dead;
-                     ** RELEASE: 1: it was never begun, and keeps its place; 2: its
-                     ** verdict was written already, by ns_settle_for;
-                     ** ACK: 1: written already, in a transaction of the handler's.
-                     ** That what was written already is STALE is no news */
+  int64_t go_on;     /* WAIT: when a child fails: 1: run all the same, 0: dead. AGAIN, after the
+                     ** deadline: 1: run once more, 0: dead. RELEASE: 1: the job was never begun,
+                     ** and keeps its place; 2: ns_settle_for has already written its verdict. ACK:
+                     ** 1: already written, in a transaction of the handler's. A written verdict
+                     ** that is STALE is not reported. */
   int64_t max_phases; /* WAIT: of the handler, when the push has said nothing; -1:
                       ** NS_MAX_PHASES; 0: unlimited */
   ns_push *children; /* ACK, WAIT: claimable now; AGAIN: wait for the parent's
@@ -289,7 +286,7 @@ typedef struct ns_info {
   ns_bytes where;      /* scheduled ready running waiting done dead cancelled */
   ns_bytes reason, error, result, unique;
   int64_t finished_at, unmet, holder;
-  int64_t paused;      /* by the pause of which job; 0: it is not */
+  int64_t paused;      /* the job with the pause that holds this one; 0: none */
   int64_t max_crashes, decay;
   double progress;     /* -1: none */
   ns_bytes status_text;
@@ -330,7 +327,7 @@ ns_status ns_prune(ns_db *db, int64_t keep_done, int64_t keep_dead, size_t max_b
 /* ----------------------------------------------- the caller's own SQL */
 
 /* A transaction of the caller: pushes and verdicts join it. BEGIN inside one is STATE;
-** ns_commit rings for what was pushed. Errors: STATE, GONE, BUSY. */
+** ns_commit rings for the pushed jobs. Errors: STATE, GONE, BUSY. */
 ns_status ns_begin(ns_db *db, ns_err *err);
 ns_status ns_commit(ns_db *db, ns_err *err);
 void ns_rollback(ns_db *db);
@@ -354,10 +351,10 @@ typedef struct ns_result {
 } ns_result;
 
 /*
-** Runs one statement with bound parameters. With rows, ns_fetch hands out one row after
-** the other. 'result' and rows are borrowed until the next call. 'sql' may also be "@name":
-** a statement of sql/query.
-** Errors: SQL (message is the server's), DENIED, GONE, BUSY, TOO_BIG.
+** Runs one statement with bound parameters. If the statement gives rows, ns_fetch hands out one
+** row after the other. 'result' and rows are borrowed until the next call. 'sql' may also be
+** "@name": a statement of sql/query. Errors: SQL (message is the server's), DENIED, GONE, BUSY,
+** TOO_BIG.
 */
 ns_status ns_execute(ns_db *db, ns_bytes sql, const ns_value *params, size_t nparams,
                      ns_result *result, ns_err *err);

@@ -22,12 +22,12 @@
 
 /* ------------------------------------------------------------ connection */
 
-/* Is it the socket of a handle of this process? After a fork such a handle opens
-** another one, so no process shares it. */
+/* Is 'fd' the socket of a handle of this process? After a fork such a handle opens another one,
+** so no process shares it. */
 bool ns_owns_socket(int fd);
 
-/* The handle is about to be closed: nothing is waited for after 'at', monotonic µs, by
-** ns_close either. The first such instant counts. */
+/* The handle is about to be closed: no wait goes on after 'at', monotonic µs, in ns_close
+** either. The earliest instant counts. */
 void ns_end_by(ns_db *db, int64_t at);
 
 /*
@@ -64,8 +64,8 @@ const char *ns_schema_text(size_t i, int *version, const char **name);
 
 /* ------------------------------------------------------------------ push */
 
-/* Checks what a push would refuse before anything is written. 'index' is
-** named in the message when n > 1. Errors: INVALID, TOO_BIG. */
+/* Checks a job as a push would, before anything is written. 'index' is named in the message
+** when n > 1. Errors: INVALID, TOO_BIG. */
 ns_status ns_push_check(const ns_push *job, int64_t max_payload, ns_err *err);
 
 /* Takes 'n' fresh ids (n <= 10000), for jobs that are pushed later. */
@@ -80,7 +80,7 @@ typedef struct ns_queue_row {
   bool paused;
 } ns_queue_row;
 
-/* One queue a holder serves. */
+/* One queue that a holder serves. */
 typedef struct ns_weighted_queue {
   int64_t queue_id;
   int weight; /* share of the claims when all have work; >= 1 */
@@ -99,48 +99,47 @@ typedef struct ns_want {
 } ns_want;
 
 /*
-** How this handle claims from now on. Strict: by priority only, and from each
-** queue in the order of the list, whatever that does to those behind. Otherwise
-** (at first) in weighted shares, and every 17th job of a queue, or one in five
-** seconds, is the oldest of a lower priority.
+** How this handle claims from now on. Strict: by priority only, and from each queue in the
+** order of the list, even if queues at its end starve. Otherwise (at first): in weighted
+** shares. Every 17th job of a queue, or one in five seconds, is then the oldest of a lower
+** priority.
 */
 void ns_claim_strictly(ns_db *db, bool strict);
 
 /*
-** From now on this handle claims only jobs of these names; NULL: of all, as at first;
-** none: nothing. A job of another name may still come, rarely: when two names have one
-** CRC32, or a program of an older version has written its row. Errors: NOMEM.
+** From now on this handle claims only jobs of these names; NULL: of all, as at first; none:
+** nothing. Rarely a job of another name may still come. Two names may have one CRC32, or a
+** program of an older version has written its row. Errors: NOMEM.
 */
 ns_status ns_claim_only(ns_db *db, const ns_bytes *names, size_t n, ns_err *err);
 
 /*
-** From now on jobs that are done on this handle, and have no parent, leave
-** no row of history: neither results nor 'after' know of them, and a push without its answer
-** is not recognised any more once its job is done.
+** From now on jobs without a parent that are done on this handle leave no row of history.
+** Neither results nor 'after' know of them. A push whose answer was lost is not recognised any
+** more once its job is done.
 */
 void ns_forget_done(ns_db *db, bool yes);
 
 /*
-** One cycle = one transaction: settles 'verdicts' (each gets its status),
-** promotes what is due, claims what 'want' says (NULL: nothing) in weighted
-** shares, commits, and appends the claimed jobs to 'out' (NULL: as 'want'). Never waits for another
-** session's row lock: a verdict on a locked row gets NS_EBUSY and belongs into the next cycle.
-** A verdict with values that the server refuses is written as a failure of its job. One
-** that meets the server's own trouble (a full disk, a limit, a setting) is NS_EBUSY, too,
-** with 'trouble': nothing is spent, and the rest are written without it.
-** '*next_due' (may be NULL) gets the µs until the next scheduled job, or until another
-** look for what was committed late is affordable; -1: neither.
-** Also when the call fails each verdict has its status: those that are not written,
-** or not known to be, are NS_EBUSY. The call is repeated with them.
-** Errors: GONE, BUSY.
+** One cycle is one transaction. It settles 'verdicts' (each gets its status), promotes due
+** jobs, claims as 'want' says (NULL: nothing) in weighted shares, and commits. It appends the
+** claimed jobs to 'out' (NULL: as 'want'). Never waits for another session's row lock: a
+** verdict on a locked row gets NS_EBUSY and belongs into the next cycle. A verdict with values
+** that the server refuses is written as a failure of its job. A verdict that meets the server's
+** own trouble (a full disk, a limit, a setting) is NS_EBUSY, too, with 'trouble'. It spends
+** nothing, and the rest are written without it. '*next_due' (may be NULL) gets the µs until the
+** next scheduled job, or until another look for late commits is affordable; -1: neither. Each
+** verdict has its status also when the call fails: verdicts not written, or not known to be,
+** are NS_EBUSY. The call is repeated with them. Errors: GONE, BUSY.
 */
 ns_status ns_cycle(ns_db *db, ns_verdict *verdicts, size_t nverdicts,
                    const ns_want *want, ns_jobs *out, int64_t *next_due,
                    ns_err *err);
 
-/* As the last claims saw it: the µs until the first scheduled job is due, -1: there is
-** none. And have they looked at all that late commits may have hidden in these queues,
-** after 'since', monotonic µs? While that is dear it takes some seconds. */
+/* ns_first_due: the µs until the first scheduled job that the last claims saw is due, -1: there
+** is none. ns_looked_everywhere: since 'since' (monotonic µs), have the claims looked at all
+** rows of these queues that late commits may have hidden? While such a look is dear it takes
+** some seconds. */
 int64_t ns_first_due(const ns_db *db);
 bool ns_looked_everywhere(const ns_db *db, const ns_weighted_queue *queues, size_t nqueues,
                           int64_t since);
@@ -157,18 +156,18 @@ typedef struct ns_upcoming {
   char name[NS_MAX_NAME + 1], queue[257]; /* of the first */
 } ns_upcoming;
 
-/* Those of these queues that come due within so many µs. Errors: GONE, BUSY. */
+/* Gives the jobs of these queues that come due within 'within' µs. Errors: GONE, BUSY. */
 ns_status ns_look_ahead(ns_db *db, const ns_weighted_queue *queues, size_t nqueues, int64_t within,
                         ns_upcoming *out, ns_err *err);
 
-/* The server's last error about verdicts with 'trouble'; good until the next such. */
+/* The server's last error about verdicts with 'trouble'; good until the next one. */
 const ns_err *ns_trouble(const ns_db *db);
 
 /*
-** Settles a verdict on a claim of another handle, that of 'holder', and rings for
-** what that made claimable. With NS_OK it has its status, as after ns_cycle; unless that is
-** NS_EBUSY the other handle is then to settle a RELEASE of the same claim with 'go_on' 2,
-** so that its memory and the lease follow. Errors: GONE, BUSY; the call is repeated.
+** Settles a verdict on a claim of another handle, the one of 'holder', and rings for jobs that
+** it made claimable. With NS_OK the verdict has its status, as after ns_cycle. Unless that is
+** NS_EBUSY, the other handle then settles a RELEASE of the same claim with 'go_on' 2. So its
+** memory and the lease follow. Errors: GONE, BUSY; the call is repeated.
 */
 ns_status ns_settle_for(ns_db *db, int64_t holder, ns_verdict *verdict, ns_err *err);
 
@@ -197,14 +196,14 @@ typedef struct ns_owed {
 
 #define NS_OWED_SHOWN 1000 /* that a telling has room for */
 
-/* For a second all who may see this session's statement, by what account ever, can read
-** which verdicts 'holder' owes, also where nothing can be written: 'total', of which 'list'
-** has the oldest, in order. Errors: GONE. */
+/* Shows for a second which verdicts 'holder' owes: in a statement of this session, for all
+** accounts that may see it. It works where nothing can be written, too. 'total': their number,
+** of which 'list' has the oldest, in order. Errors: GONE. */
 ns_status ns_tell_owed(ns_db *db, int64_t holder, const ns_owed *list, size_t n,
                        size_t total, ns_err *err);
 
-/* Whether jobs that wait for ended ones have still to be told, since another session held them:
-** the next ns_cycle does, even with nothing else to do. */
+/* Does the next ns_cycle, even without other work, have to tell ended jobs' dependents that
+** another session held? */
 bool ns_unfinished(const ns_db *db);
 
 /* The handle's holder id, registered when it first claims; 0 before. */
@@ -214,15 +213,15 @@ int64_t ns_holder_id(const ns_db *db);
 ** server by preparing them. Errors: DENIED, with the server's words. */
 ns_status ns_probe(ns_db *db, ns_err *err);
 
-/* The same for one statement of sql/query. Errors: NOT_FOUND, DENIED. */
+/* The same check for one statement of sql/query. Errors: NOT_FOUND, DENIED. */
 ns_status ns_may(ns_db *db, const char *name, ns_err *err);
 
 /* Registers now, as a "host" or a "handle". */
 ns_status ns_register(ns_db *db, bool is_host, ns_err *err);
 
-/* Says "I live", for a host at least every 10 s. A holder that finds itself
-** declared dead has lost all its claims and has a new id from then on, here and
-** in every cycle and reconnect: compare ns_holder_id. Errors: GONE. */
+/* Says "I live", for a host at least every 10 s. A holder that finds itself declared dead has
+** lost all its claims. It has a new id from then on, here and in every cycle and reconnect:
+** compare ns_holder_id. Errors: GONE. */
 ns_status ns_beat(ns_db *db, ns_err *err);
 
 /* The handlers of a host, and their scripts, to answer why a job does not run. */
@@ -247,14 +246,14 @@ typedef struct ns_workers {
   int64_t busy;    /* run one */
   int64_t leaving; /* take no more, and end when theirs has */
   int64_t loads;   /* how often the scripts have been loaded */
-  int64_t old;     /* that run other scripts than those loaded last */
+  int64_t old;     /* of those, running other scripts than the ones loaded last */
 } ns_workers;
 
 /* Tells that. Nothing happens without a holder. Errors: GONE, BUSY. */
 ns_status ns_tell_workers(ns_db *db, const ns_workers *w, ns_err *err);
 
-/* A claim of ours that another session has ended: cancelled; or paused: it stands, but is
-** to be given back if the job has not been begun. */
+/* A claim of ours that another session has ended: the job is cancelled. Or 'paused': the claim
+** stands, but the job is to be given back if it has not begun. */
 typedef struct ns_token {
   int64_t id, run;
   bool paused;
@@ -263,11 +262,11 @@ typedef struct ns_token {
 /* News of a claim of ours. */
 typedef struct ns_notice {
   ns_token token;
-  char why[256]; /* words of who has cancelled it, cut; "": none */
+  char why[256]; /* the reason that its canceller gave, cut; "": none */
 } ns_notice;
 
-/* Takes what has been written to us since; '*list' is malloc'd, the caller
-** frees it. Errors: GONE, NOMEM. */
+/* Takes the notices written to us since the last call; '*list' is malloc'd, the caller frees
+** it. Errors: GONE, NOMEM. */
 ns_status ns_notices(ns_db *db, ns_notice **list, size_t *n, ns_err *err);
 
 /* ---------------------------------------------------------------- rescue */
@@ -280,9 +279,9 @@ typedef struct ns_rescued {
 } ns_rescued;
 
 /*
-** Looks at all other holders and gives back what dead ones held, and what was
-** claimed with a lease that has run out. '*again_in': µs until another look
-** may find more, at most 10 s. Errors: GONE, BUSY, STATE (in a transaction).
+** Looks at all other holders and gives back what dead ones held, and claims with a lease that
+** has run out. '*again_in': µs until another look may find more, at most 10 s. Errors: GONE,
+** BUSY, STATE (in a transaction).
 */
 ns_status ns_look(ns_db *db, int64_t *again_in, ns_rescued *sum, ns_err *err);
 
@@ -293,9 +292,9 @@ void ns_assist(ns_db *db, int64_t holder, bool locks);
 /* Do named locks serve here? Known once it is registered. */
 bool ns_uses_locks(const ns_db *db);
 
-/* Gives back, as lost, claims that stand under the name of this handle and that it does
-** not know of, once it has seen them twice. Does nothing before its time, half a minute
-** later. ns_look does it for a handle that claims. Errors: as of a settle. */
+/* Gives back, as lost, claims that stand under the name of this handle but are unknown to it,
+** once it has seen them twice. Does nothing before its time, half a minute later. ns_look does
+** it for a handle that claims. Errors: as of a settle. */
 ns_status ns_release_unknown(ns_db *db, ns_rescued *sum, ns_err *err);
 
 /* ------------------------------------------------- jobs that are nowhere */
@@ -303,10 +302,10 @@ ns_status ns_release_unknown(ns_db *db, ns_rescued *sum, ns_err *err);
 #define NS_AUDITED_IDS 16
 
 typedef struct ns_audited {
-  int64_t jobs;    /* put back, or told what they wait for; */
+  int64_t jobs;    /* put back, or told of the end of a job they wait for; */
   int64_t ids[NS_AUDITED_IDS]; /* the first of them */
-  int64_t rows;    /* deleted: claimed jobs that were ready, too, and keys of no job; what a
-                   ** cancel leaves behind is deleted, and not counted */
+  int64_t rows;    /* deleted: ready rows of claimed jobs, and keys of no job; rows left behind by a
+                   ** cancel are deleted and not counted */
   int64_t twice;   /* faults that this step has seen for the second time; a row that is
                    ** left of a job that was cancelled is none */
   int64_t seen;    /* by the round, when it has ended: the first time or the second */
@@ -317,40 +316,40 @@ typedef struct ns_audited {
 ns_status ns_schedule_next(ns_db *db, int64_t *in, ns_err *err);
 
 typedef enum ns_audit_mode {
-  NS_AUDIT_SHARED, /* for hosts: one of them does it, the rest look whether it lives */
+  NS_AUDIT_SHARED, /* for hosts: one of them does it, the rest check that it lives */
   NS_AUDIT_NOW,    /* even while another one does it */
   NS_AUDIT_LOOK    /* and mends nothing */
 } ns_audit_mode;
 
 /*
-** The next step of a round: reads a stretch of rows, without locks, and mends what
-** this round and the one before have found to be in no place. '*again_in': µs until the
-** next step, so that they take a hundredth of the server's time; 30 s or more after a
-** round. Errors: GONE, BUSY, STATE (in a transaction).
+** The next step of a round: reads a stretch of rows, without locks. It mends rows that this
+** round and the one before have found out of place. '*again_in': µs until the next step, so
+** that they take a hundredth of the server's time; 30 s or more after a round. Errors: GONE,
+** BUSY, STATE (in a transaction).
 */
 ns_status ns_audit_step(ns_db *db, ns_audit_mode how, int64_t *again_in, ns_audited *sum,
                         ns_err *err);
 
 /* --------------------------------------------------- verbs from outside */
 
-/* A live job gets another priority, 0 to 255; in its new lane it is the last. One
-** that runs keeps its worker. Errors: NOT_FOUND, STATE (finished), INVALID. */
+/* A live job gets another priority, 0 to 255; in its new lane it is the last. A running job
+** keeps its worker. Errors: NOT_FOUND, STATE (finished), INVALID. */
 ns_status ns_reprioritise(ns_db *db, int64_t id, int64_t priority, ns_err *err);
 
-/* A live job is not started after this, µs from now (-1: no limit any more); one
-** that polls has its last look then. Errors: NOT_FOUND, STATE. */
+/* A live job is not started after this, µs from now (-1: no limit any more); a polling job has
+** its last look then. Errors: NOT_FOUND, STATE. */
 ns_status ns_deadline(ns_db *db, int64_t id, int64_t deadline, ns_err *err);
 
 /* Verbs on a job and all below it, live or not itself. */
 typedef enum ns_verb {
   NS_TREE_CANCEL,   /* 'text': the reason; absent: none */
-  NS_TREE_PAUSE,    /* nothing of it starts; what runs runs on, and is held when
-                    ** it comes back */
+  NS_TREE_PAUSE,    /* none of its jobs starts; running jobs run on, and are held when they come
+                    ** back */
   NS_TREE_RESUME,
   NS_TREE_PRIORITY, /* 'n' */
-  NS_TREE_RUN_NOW,  /* what is scheduled; what waits for a signal waits on */
+  NS_TREE_RUN_NOW,  /* scheduled jobs become ready; jobs that wait for a signal wait on */
   NS_TREE_DEADLINE, /* 'n' µs from now; -1: none any more */
-  NS_TREE_RETRY     /* what failed, and waits for what it waited for */
+  NS_TREE_RETRY     /* failed jobs run again, and so do jobs cancelled for want of them */
 } ns_verb;
 
 /* Works through the tree from its top, some hundred jobs a transaction: when it
@@ -360,8 +359,7 @@ typedef enum ns_verb {
 ns_status ns_tree_do(ns_db *db, ns_verb verb, int64_t id, int64_t n,
                      ns_bytes text, int64_t *changed, ns_err *err);
 
-/* How many jobs of a tree are in which state; those that were pruned are not
-** known any more. */
+/* How many jobs of a tree are in which state; pruned jobs are not counted. */
 typedef struct ns_progress {
   int64_t done, dead, cancelled, running, waiting, scheduled, ready, total;
 } ns_progress;
@@ -378,7 +376,7 @@ void ns_between(ns_db *db, bool (*goes_on)(void *arg), void *arg);
 ** has not finished). */
 ns_status ns_prune_tree(ns_db *db, int64_t id, int64_t *deleted, ns_err *err);
 
-/* All queues by id; '*rows' is malloc'd, the caller frees it. */
+/* Reads all queues by id; '*rows' is malloc'd, the caller frees it. */
 ns_status ns_queues(ns_db *db, ns_queue_row **rows, size_t *n, ns_err *err);
 
 /* The id of a queue, created when 'create'. Errors: INVALID, NOT_FOUND. */
@@ -391,20 +389,19 @@ ns_status ns_queue_id(ns_db *db, ns_bytes name, bool create, int64_t *id,
 #define NS_MAX_SLOTS 10000   /* of one name */
 
 /*
-** Takes one of the slots 1..n of 'name' (a lock: n 1) if one is free; never
-** waits. Who wants to wait calls again after '*again_in' µs, with 'waited', the
-** µs since the first call, and calls ns_slot_give_up in the end if it got none;
-** who does not says -1. '*token' stands for the slot from now on. Its owner is the running job (see
-** ns_slot_owner), else the holder of this handle, which is registered when it
-** is new. A slot is free when it is not taken or its owner is gone, so one that
-** is not given back ends with its job's run, or with its holder.
-** Errors: BUSY (none is free), STALE (our own claim is lost), STATE (inside a
+** Takes one of the slots 1..n of 'name' (a lock: n 1) if one is free; never waits. A caller
+** that waits calls again after '*again_in' µs, with 'waited', the µs since the first call. If
+** it got none in the end, it calls ns_slot_give_up. A caller that does not wait says -1.
+** '*token' stands for the slot from now on. Its owner is the running job (see ns_slot_owner),
+** else the holder of this handle, which is registered when it is new. A slot is free when it is
+** not taken or its owner is gone. So a slot that is not released ends with its job's run, or
+** with its holder. Errors: BUSY (none is free), STALE (our own claim is lost), STATE (inside a
 ** transaction of the caller), INVALID, GONE.
 */
 ns_status ns_slot_acquire(ns_db *db, ns_bytes name, int64_t n, int64_t waited,
                           int64_t *token, int64_t *again_in, ns_err *err);
 
-/* Leaves the line of those who wait for 'name'; nothing happens without one. */
+/* Leaves the line of waiters for 'name'; without one nothing happens. */
 void ns_slot_give_up(ns_db *db, ns_bytes name);
 
 /* Gives it back; inside a transaction, when that ends. When it fails because of
@@ -437,49 +434,48 @@ enum {
 
 /* The events that a listener waits for beside a ring. */
 typedef struct ns_awaited {
-  const int64_t *queues; /* ids: a row is ready in one of them */
+  const int64_t *queues; /* ids of queues: one of them has a ready row */
   size_t nqueues;
-  const int64_t *paused; /* ids: one of them is resumed */
+  const int64_t *paused; /* ids of queues: one of them is resumed */
   size_t npaused;
   int64_t newest; /* a queue with a greater id appears; negative: no matter */
   int64_t holder; /* a notice for it, or the death of another one; 0: neither matters */
 } ns_awaited;
 
 /*
-** Waits in the server until one of these is so, or 'max_wait' µs have passed (cut to
-** 10 s). Blocking; the only thread that may touch 'l' meanwhile is none. Errors: GONE
-** (reconnects next call).
+** Waits in the server until one of these conditions holds, or 'max_wait' µs have passed (cut to
+** 10 s). The call blocks; no other thread may touch 'l' meanwhile. Errors: GONE (reconnects
+** next call).
 */
 ns_status ns_listen(ns_listener *l, const ns_awaited *what, int64_t max_wait,
                     unsigned *woke, ns_err *err);
 
 /*
-** Before a wait that follows a claim which found nothing in these queues: where there
-** are many deleted rows the first look of that wait of a host begins where the claim has
-** come to, and the wait is short. While a job is held that has to be claimed alone, further ones
-** like it are no reason to wake. From the thread of 'db'; another may be waiting.
+** To be called before a wait that follows a claim without jobs in these queues. Where many
+** deleted rows are, a host's wait begins its first look where the claim has come to, and is
+** short. While a job is held that has to be claimed alone, further ones like it do not wake.
+** From the thread of 'db'; another may be waiting.
 */
 void ns_listen_near(ns_listener *l, const ns_db *db, const int64_t *queue_ids,
                     size_t n);
 
-/* Ends what ns_listen has begun: no ring comes any more. To be called after it,
-** whatever it said; first may come what is in a hurry. */
+/* Ends the registration of ns_listen: no ring comes any more. It is to be called after each
+** ns_listen, whatever that said; urgent work may come first. */
 void ns_listen_leave(ns_listener *l);
 
-/* From another thread: what a host's listener waits for ends now, and so does all that it
-** is asked for later, with GONE; but for a connect, which takes its connect_timeout. */
+/* From another thread: the current wait of a host's listener ends with GONE, and so does every
+** later call on it. A connect takes its connect_timeout all the same. */
 void ns_listener_stop(ns_listener *l);
 
-/* Wakes the listener from another thread or process: its server thread id,
-** for a KILL QUERY on any other connection; 0 while not connected. */
+/* The server thread id of the listener; 0 while not connected. A KILL QUERY of it on any other
+** connection, from any thread or process, wakes the listener. */
 int64_t ns_listener_thread(const ns_listener *l);
 
 /* Wakes one idle listener of each kind. Errors: GONE. */
 ns_status ns_ring(ns_db *db, ns_err *err);
 
-/* Lets a listener sleep and rings it: '*took' gets the µs from the ring to its
-** wake, -1 when it slept through two seconds of rings. Errors: as ns_listen
-** and ns_ring. */
+/* Lets a listener sleep and rings it. '*took' gets the µs from the ring to its wake, -1 when it
+** slept through two seconds of rings. Errors: as ns_listen and ns_ring. */
 ns_status ns_ring_try(ns_db *db, int64_t *took, ns_err *err);
 
 /* ----------------------------------------------- the caller's own SQL */
@@ -490,14 +486,14 @@ ns_status ns_ring_try(ns_db *db, int64_t *took, ns_err *err);
 ns_status ns_savepoint(ns_db *db, int64_t depth, int64_t *mark, ns_err *err);
 ns_status ns_undo(ns_db *db, int64_t depth, int64_t mark, ns_err *err);
 
-/* From now on, while a transaction of the caller is open, every verb is STATE; or not. For
-** who shares a handle among several threads of control, of which one has begun it. */
+/* 'yes': from now on every verb is STATE while a transaction of the caller is open. It is for a
+** handle that several threads of control share, when one of them has begun the transaction. */
 void ns_session_bar(ns_db *db, bool yes);
 
-/* Sets back what the caller's own SQL has left on the session: an open transaction (then
-** '*open'; it is rolled back), variables, locks, temporary tables, default database, role.
-** Costs nothing without such SQL. What cannot be set back ends with the connection, which
-** the next verb makes anew. */
+/* Resets the parts of the session that the caller's own SQL has changed: variables, locks,
+** temporary tables, default database, role. An open transaction (then '*open') is rolled back.
+** It costs nothing without such SQL. If a part cannot be reset the connection is closed, and
+** the next verb opens a new one. */
 void ns_session_reset(ns_db *db, bool *open);
 
 /* ------------------------------------- rows of adopted tables, in programs */
@@ -508,11 +504,11 @@ typedef struct ns_source_texts {
   ns_bytes lives, done, dead; /* write an outcome into rows that are the job's; absent: there
                               ** is nothing to write */
   bool shows_dead;            /* 'dead' changes each row */
-  ns_bytes ends;              /* source_end: ends one job, too; absent: no such */
+  ns_bytes ends;              /* source_end: ends one job, too; absent: there is none */
 } ns_source_texts;
 
-/* From now on verdicts of this handle write what the rows of a table are to say, in their own
-** transaction; so do all later calls with other texts. The texts are copied. Errors: NOMEM. */
+/* From now on verdicts of this handle write, in their own transaction, what the rows of a table
+** are to say. A later call replaces the texts. The texts are copied. Errors: NOMEM. */
 ns_status ns_source_serve(ns_db *db, int64_t source, const ns_source_texts *texts, ns_err *err);
 
 /* Text of a named statement of sql/query, NULL when there is none. */
@@ -526,9 +522,9 @@ ns_status ns_server_now(ns_db *db, int64_t *now, ns_err *err);
 
 /* ------------------------------------------------------- private server */
 
-/* How ns_open finds a server from now on, in this process, when nothing names one: 'start' (as
-** ns_private_start of src/private) creates or joins a private one under 'dir', NULL: the
-** working directory, and gives its malloc'd URL. At first such an open is INVALID. */
+/* How ns_open finds a server from now on, in this process, without a URL. 'start'
+** (ns_private_start of src/private) creates or joins a private server under 'dir' (NULL: the
+** working directory), and gives its malloc'd URL. Before this call such an open is INVALID. */
 void ns_use_private(ns_status (*start)(const char *dir, char **url, ns_err *err));
 
 

@@ -26,7 +26,8 @@ typedef struct ns_bytes {
 /* The view of a C string; NULL gives an absent one. */
 ns_bytes ns_str(const char *s);
 
-/* Memory that grows. Callers of the library only free it, with what holds it. */
+/* Memory that grows. Callers of the library only free it, as part of the structure that holds
+** it. */
 typedef struct ns_buf {
   char *p; /* owned; NULL while empty */
   size_t n, cap;
@@ -59,7 +60,7 @@ typedef enum ns_status {
 #undef NS_ERR_ENUM
 } ns_status;
 
-/* One failure. The record has a fixed buffer, so the failure path never allocates. */
+/* The record of one failure. The record has a fixed buffer, so the failure path never allocates. */
 typedef struct ns_err {
   ns_status status;
   unsigned sqlerr;   /* MariaDB error number; 0: not from the server */

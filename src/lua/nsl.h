@@ -2,11 +2,11 @@
 ** The interface of the binding to the rest of the program: the module itself, JSON
 ** to and from Lua values, and job tables. The host's workers use exactly this.
 **
-** Invariant: memory that is not Lua's lives in a box (nsl_box), never in a C
-** frame, because any call that takes a lua_State may raise and so not return. (An assert does
-** not see frames: spec/oom makes every allocation fail, under AddressSanitizer.)
-** Stack effects are noted as in the Lua manual: [-popped, +pushed, errors],
-** 'm' raises only when memory is short, 'v' raises on bad arguments.
+** Invariant: memory that is not Lua's lives in a box (nsl_box), never in a C frame. Any call
+** that takes a lua_State may raise and so not return. (An assert does not see frames: spec/oom
+** makes every allocation fail, under AddressSanitizer.) Stack effects are noted as in the Lua
+** manual: [-popped, +pushed, errors], 'm' raises only when memory is short, 'v' raises on bad
+** arguments.
 */
 #ifndef NSL_H
 #define NSL_H
@@ -34,7 +34,7 @@ luaopen_nightshift_core(lua_State *L);
 */
 void *nsl_box(lua_State *L, size_t size, void (*release)(void *));
 
-/* Releases now what a box holds; 'p' came from nsl_box and is dead after. */
+/* Releases now the memory that a box holds; 'p' came from nsl_box and is dead after. */
 void nsl_unbox(void *p);
 
 /* A box with an empty buffer, freed with it. [-0, +1, m] */

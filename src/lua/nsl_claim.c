@@ -2,10 +2,9 @@
 ** Claimed jobs as Lua tables, and the verbs of their holder: claim, touch.
 ** Ending a claim is in nsl_verdict.c.
 **
-** Invariant: what the core gives back stays in a box while it becomes Lua tables. (Not asserted:
-** as nsl.h says, spec/oom shows it.)
-** One hole is left on purpose: when memory ends while claimed jobs are being
-** pushed, they stay claimed until the handle is closed.
+** Invariant: the core's results stay in a box while they become Lua tables. (Not asserted: as
+** nsl.h says, spec/oom shows it.) One hole is left on purpose: when memory ends while claimed
+** jobs are being pushed, they stay claimed until the handle is closed.
 */
 #include "nsl_db.h"
 
@@ -62,7 +61,7 @@ static void setjob(lua_State *L, const ns_job *job) {
 
 void nsl_pushjob(lua_State *L, const ns_job *job) {
   luaL_checkstack(L, 4, NULL);
-  lua_createtable(L, 0, 24); /* room for what Lua adds */
+  lua_createtable(L, 0, 24); /* room for fields that Lua adds */
   setjob(L, job);
 }
 
@@ -77,7 +76,7 @@ static ns_jobs *box_jobs(lua_State *L) {
   return nsl_box(L, sizeof(ns_jobs), free_jobs);
 }
 
-/* Those jobs as a list, with which the room goes. [-0, +1, m] */
+/* Pushes the jobs as a list, and frees them. [-0, +1, m] */
 static void push_jobs(lua_State *L, ns_jobs *jobs) {
   lua_createtable(L, (int)jobs->n, 0);
   for (size_t i = 0; i < jobs->n; i++) {
@@ -129,7 +128,7 @@ static int db_claim(lua_State *L) {
   int64_t wait = nsl_optmicros(L, 4);
   int64_t lease = nsl_optmicros(L, 5);
   nsl_checkdb(L);
-  lua_settop(L, 7); /* what is pushed is no argument */
+  lua_settop(L, 7); /* pushed values are no arguments */
   queue = nsl_checkbytes(L, 2);
   ns_claim_strictly(nsl_checkdb(L), lua_toboolean(L, 6));
   luaL_argcheck(L, limit >= 1 && limit <= NSL_CLAIM_MAX, 3,

@@ -1,7 +1,6 @@
 /*
-** Option tables, boxes and small pushes. Tables are read raw, in one pass over
-** the keys that are there, so no code of the caller runs in the middle and a
-** misspelt key is found by the same pass.
+** Option tables, boxes and small pushes. Tables are read raw, in one pass over their keys. So
+** no code of the caller runs in the middle, and the same pass finds a misspelt key.
 */
 #include "nsl_conv.h"
 
@@ -63,7 +62,7 @@ ns_buf *nsl_newbuf(lua_State *L) {
 
 /* ---------------------------------------------------------------- options */
 
-/* Raises; the message lists what would have been known. */
+/* Raises; the message lists the known names. */
 static void unknown(lua_State *L, int key, const nsl_field *fields,
                     const char *what) {
   luaL_Buffer b;
@@ -260,7 +259,7 @@ void nsl_setpositive(lua_State *L, const char *name, int64_t i) {
     nsl_setint(L, name, i);
 }
 
-/* A message repeats what came in, which may be cut, or be no UTF-8 at all. */
+/* Pushes a message. It repeats the caller's text, which may be cut, or be no UTF-8 at all. */
 static void pushmessage(lua_State *L, const char *message) {
   ns_bytes text = ns_str(message);
   ns_buf *clean;

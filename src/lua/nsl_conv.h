@@ -8,7 +8,7 @@
 
 #include "nsl.h"
 
-/* How a field of an option table is read, and what it is stored as. */
+/* How a field of an option table is read, and the type it is stored as. */
 typedef enum nsl_kind {
   NSL_INT,   /* int64_t; floats with an integral value are integers */
   NSL_BOOL,  /* bool */
@@ -25,11 +25,10 @@ typedef struct nsl_field {
 } nsl_field;
 
 /*
-** Reads the table at 'idx' into '*into', raw. 'fields' ends with a NULL name;
-** fields that the table lacks keep what '*into' had. 'what' goes in front of
-** messages. Strings are borrowed from the table: use or copy them before Lua
-** allocates again. Raises for an unknown key or a wrong type; returns INVALID
-** for a NUL byte in a C string. [-0, +0, v]
+** Reads the table at 'idx' into '*into', raw. 'fields' ends with a NULL name; fields that the
+** table lacks keep their value in '*into'. 'what' goes in front of messages. Strings are
+** borrowed from the table: use or copy them before Lua allocates again. Raises for an unknown
+** key or a wrong type; returns INVALID for a NUL byte in a C string. [-0, +0, v]
 */
 ns_status nsl_readfields(lua_State *L, int idx, const nsl_field *fields,
                          const char *what, void *into, ns_err *err);
@@ -50,7 +49,7 @@ void nsl_setjson(lua_State *L, const char *name, ns_bytes text, bool nulls);
 
 /* The bytes of string argument 'arg', NUL and all. [-0, +0, v] */
 ns_bytes nsl_checkbytes(lua_State *L, int arg);
-/* The same; absent for none, nil. [-0, +0, v] */
+/* Bytes of an argument; absent for none, nil. [-0, +0, v] */
 ns_bytes nsl_optbytes(lua_State *L, int arg);
 
 /* µs from argument 'arg', 0 for none, nil. More than the longest duration is
@@ -62,11 +61,11 @@ int64_t nsl_optmicros(lua_State *L, int arg);
 ns_status nsl_toduration(lua_State *L, int arg, int64_t *us, ns_err *err);
 
 /*
-** Bytes in a buffer that still grows, and so moves: a view of them holds their
-** offset plus one in place of a pointer, until nsl_kept. Absent bytes stay absent.
+** Bytes in a buffer that still grows, and so moves. Until nsl_kept a view of them holds their
+** offset plus one in place of a pointer. Absent bytes stay absent.
 */
 ns_bytes nsl_keep(ns_buf *b, ns_bytes s); /* appends a copy; its view */
-ns_bytes nsl_view(size_t at, size_t n);   /* of what is there from offset 'at' */
+ns_bytes nsl_view(size_t at, size_t n);   /* of the bytes at offset 'at' */
 ns_bytes nsl_kept(const ns_buf *b, ns_bytes view);
 
 /* True, or nil, message, code; the number of results. [-0, +(1|3), m] */

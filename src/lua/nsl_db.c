@@ -1,12 +1,11 @@
 /*
-** The database handle: opening and closing it, its transactions, and what every verb on
-** it does before and after its own work. nsl_verbs.c has the list of verbs.
+** The database handle: opening and closing it, its transactions, and the work of every verb
+** before and after its own. nsl_verbs.c has the list of verbs.
 **
-** Invariant: 'db' in the box is NULL or open. The box exists before the
-** connection does, and close empties it before it closes, so every handle is
-** closed exactly once, however often it is asked. (Not asserted: spec/oom shows it.) While a
-*verb waits, hooks may
-** run; they can do nothing with its handle.
+** Invariant: 'db' in the box is NULL or open. The box exists before the connection does, and
+** close empties it before it closes. So every handle is closed exactly once, however often it
+** is asked. (Not asserted: spec/oom shows it.) While a verb waits, hooks may run; they can do
+** nothing with its handle.
 */
 #include "nsl_db.h"
 
@@ -62,7 +61,7 @@ static ns_status readopening(lua_State *L, opening *o, ns_err *err) {
   return NS_OK;
 }
 
-/* A URL may raise the limit; only the core knows to what. */
+/* A URL may raise the limit; only the core knows its value. */
 static int64_t maxjson(const ns_config *cfg) {
   if (cfg->max_payload > 0)
     return cfg->max_payload;
@@ -163,8 +162,8 @@ static bool owner_rests(lua_State *L) {
   return owner != L && (lua_status(owner) != LUA_OK || lua_getstack(owner, 0, &ar) == 0);
 }
 
-/* A coroutine that has died of an error has left its transaction as one that raised does,
-** but nothing has told that: its keeper (db:keep) ends it. */
+/* A coroutine that has died of an error has left its transaction open, and no call has reported
+** that. Its keeper (db:keep) ends it. */
 static void bury_owner(lua_State *L) {
   lua_State *owner = NULL;
   int top = lua_gettop(L);
@@ -231,11 +230,11 @@ static int db_tostring(lua_State *L) {
 }
 
 /***
-What this handle has done since it was opened.
-@function db:counters
-@treturn table deadlocks, lock_waits, changed, reconnects, pushed, claimed,
-settled, stale, sweeps, rings, swept: µs that the sweeps took, slow: answers to statements of
-ours that took more than a second, and slowest: µs of the longest
+** The counters of this handle since it was opened.
+** @function db:counters
+** @treturn table deadlocks, lock_waits, changed, reconnects, pushed, claimed,
+** settled, stale, sweeps, rings, swept: µs that the sweeps took, slow: answers to statements of
+** ours that took more than a second, and slowest: µs of the longest
 */
 static int db_counters(lua_State *L) {
   ns_counters c = ns_count(nsl_checkdb(L));
@@ -271,10 +270,10 @@ static int db_begin(lua_State *L) {
 }
 
 /***
-Says who looks after the open transaction: its metamethod 'abandon' is called when the coroutine
-that has begun it died of an error. It is kept weakly.
-@function db:keep
-@tparam table guard
+** Sets the keeper of the open transaction: its metamethod 'abandon' is called when the
+** coroutine that has begun it died of an error. It is kept weakly.
+** @function db:keep
+** @tparam table guard
 */
 static int db_keep(lua_State *L) {
   luaL_checktype(L, 2, LUA_TTABLE);
@@ -286,9 +285,9 @@ static int db_keep(lua_State *L) {
 }
 
 /***
-Commits the open transaction and rings for what it pushed.
-@function db:commit
-@return true, or nil, message, code `STATE`, `GONE`, `BUSY`
+** Commits the open transaction and rings for its pushed jobs.
+** @function db:commit
+** @return true, or nil, message, code `STATE`, `GONE`, `BUSY`
 */
 static int db_commit(lua_State *L) {
   ns_err err;
@@ -307,9 +306,9 @@ static int db_rollback(lua_State *L) {
 }
 
 /***
-Sets back what the caller's own SQL has left on the session; see ns_session_reset.
-@function db:reset
-@treturn boolean whether a transaction was open, which is rolled back
+** Sets back the session after the caller's own SQL; see ns_session_reset.
+** @function db:reset
+** @treturn boolean whether a transaction was open, which is rolled back
 */
 static int db_reset(lua_State *L) {
   bool open;

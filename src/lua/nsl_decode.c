@@ -1,5 +1,5 @@
 /*
-** Lua values from JSON, and what stands for its null and marks its arrays. Reading is
+** Lua values from JSON, the value for its null, and the mark of its arrays. Reading is
 ** jansson's; its tree lives in a box while it is copied into Lua.
 */
 #include "nsl_conv.h"
@@ -165,7 +165,7 @@ static int null_tostring(lua_State *L) {
   return 1;
 }
 
-/* All light userdata share one metatable; one that exists is left alone. */
+/* Gives null its metatable. All light userdata share one; an existing one is left alone. */
 static void opennull(lua_State *L) {
   lua_pushlightuserdata(L, NULL);
   if (!lua_getmetatable(L, -1)) {

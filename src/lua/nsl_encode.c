@@ -1,15 +1,15 @@
 /*
 ** JSON from Lua values, and the functions of the module for both ways.
 **
-** Encoding walks the Lua value and writes straight into the caller's buffer:
-** brackets, commas, integers and plain ASCII by itself; every other string and
-** every float by jansson, which checks UTF-8, escapes and keeps the locale out.
-** A float gets the fewest digits that read back as the same float, which a
-** tree dumped by jansson in one go could not have.
+** Encoding walks the Lua value and writes straight into the caller's buffer. It writes
+** brackets, commas, integers and plain ASCII by itself. Every other string and every float is
+** written by jansson, which checks UTF-8, escapes, and keeps the locale out. A float gets the
+** fewest digits that read back as the same float, which a tree dumped by jansson in one go
+** could not have.
 **
-** Invariants of the walk: tables are read raw, so no code of the caller runs;
-** one frame per open table holds what the path of an error message needs; the
-** size is counted on after the limit, so that the message can name it.
+** Invariants of the walk: tables are read raw, so no code of the caller runs. One frame per
+** open table has the data for the path of an error message. The size is counted on after the
+** limit, so that the message can name it.
 */
 #include "nsl_conv.h"
 
@@ -60,7 +60,7 @@ static bool isidentifier(const char *s, size_t n) {
   return n > 0 && (s[0] < '0' || s[0] > '9');
 }
 
-/* ["a key"], with what would spoil a line escaped and a long one cut */
+/* Adds ["a key"]; characters that would spoil a line are escaped, a long key is cut. */
 static void quotekey(ns_buf *b, const char *s, size_t n) {
   ns_buf_adds(b, "[\"");
   for (size_t i = 0; i < n && i < 60; i++) {
@@ -174,8 +174,8 @@ static bool emitfloat(walk *w, double d) {
 
 #define EIGHT(c) (UINT64_C(0x0101010101010101) * (c))
 
-/* Of eight bytes at once: the top bits of those that are no plain text are set. A
-** borrow may set more, but only above one that is set rightly. */
+/* Marks, in eight bytes at once, the ones that are no plain text by their top bits. A borrow
+** may mark more, but only above a byte that is marked rightly. */
 static uint64_t notplain(uint64_t v) {
   uint64_t quote = v ^ EIGHT('"');
   uint64_t slash = v ^ EIGHT('\\');
@@ -196,7 +196,7 @@ static bool isplain(const char *s, size_t n) {
   return notplain(v) == 0;
 }
 
-/* 'kind' is what the string is, for the message */
+/* Writes a string; 'kind' names it in the message. */
 static bool emitstring(walk *w, const char *s, size_t n, const char *kind) {
   json_t *j;
   if (isplain(s, n))
@@ -374,19 +374,18 @@ ns_status nsl_encode(lua_State *L, int idx, const char *what, int64_t max,
 /* ---------------------------------------------------------------- for Lua */
 
 /***
-The JSON text of a value.
-Integers are exact; floats keep their value and stay floats; a table with the
-keys 1 to n is an array, one with string keys an object, an empty one `{}`
-unless it is marked by `array`. Metamethods are not consulted.
-@function encode
-@param value nil, boolean, number, string, table or `null`
-@tparam[opt] integer max_bytes refuse a longer text
-@tparam[opt="payload"] string what the name of the value in messages
-@treturn[1] string
-@treturn[2] nil
-@treturn[2] string message, with the path of the bad value
-@treturn[2] string code `INVALID`, `TOO_BIG`
-@usage core.encode({to = "a@example.com", ids = {1, 2}})
+** The JSON text of a value. Integers are exact; floats keep their value and stay floats. A
+** table with the keys 1 to n is an array, one with string keys an object. An empty one is `{}`
+** unless it is marked by `array`. Metamethods are not consulted.
+** @function encode
+** @param value nil, boolean, number, string, table or `null`
+** @tparam[opt] integer max_bytes refuse a longer text
+** @tparam[opt="payload"] string what the name of the value in messages
+** @treturn[1] string
+** @treturn[2] nil
+** @treturn[2] string message, with the path of the bad value
+** @treturn[2] string code `INVALID`, `TOO_BIG`
+** @usage core.encode({to = "a@example.com", ids = {1, 2}})
 */
 int nsl_lib_encode(lua_State *L) {
   ns_err err;

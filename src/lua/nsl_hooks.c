@@ -1,10 +1,10 @@
 /*
-** Hooks in waits. The core asks between two looks at its socket; the hooks run in a
-** protected call, and what they raise is kept in the registry until the core has come
-** back: nothing jumps over its frames.
+** Hooks in waits. The core asks between two looks at its socket. The hooks run in a protected
+** call. Their error is kept in the registry until the core has come back: nothing jumps over
+** its frames.
 **
-** Invariant: nothing here allocates, but for what hooks themselves do. (Not asserted: as nsl.h
-** says, spec/oom shows it.)
+** Invariant: nothing here allocates, except the hooks themselves. (Not asserted: as nsl.h says,
+** spec/oom shows it.)
 */
 #include "nsl_db.h"
 
@@ -15,7 +15,7 @@
 #define INSTRUCTIONS 10000
 
 static const char spin_key;  /* the function, in the registry */
-static const char error_key; /* what a hook has raised */
+static const char error_key; /* the error that a hook has raised */
 
 void nsl_openhooks(lua_State *L) {
   static const char spin[] = "for _ = 1, ... do end";

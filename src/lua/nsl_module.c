@@ -1,7 +1,7 @@
 /*
-** The module nightshift.core: what needs no database, and the metatable of database handles with
-** the verbs of all files. It is private to lua/nightshift, which adds defaults, units and objects
-** on top.
+** The module nightshift.core: the functions that need no database, and the metatable of
+** database handles with the verbs of all files. It is private to lua/nightshift, which adds
+** defaults, units and objects on top.
 **
 ** Invariant: a verb that may wait runs by nsl_runverb; close, which may be called inside a
 ** hook only to be refused, does not. (That is how the table below is made.)

@@ -2,8 +2,7 @@
 ** Pushing jobs: entries, as tables with named fields or as the plain lists that
 ** our own Lua makes of jobs without options, and the verb.
 **
-** Invariant: what is read from Lua is copied into one boxed batch before the core
-** is called.
+** Invariant: entries read from Lua are copied into one boxed batch before the core is called.
 */
 #include "nsl_conv.h"
 
@@ -17,7 +16,7 @@
 
 /* --------------------------------------------------------- reading entries */
 
-/* One push entry as read; the priority is narrowed afterwards. */
+/* One push entry, just read; the priority is narrowed afterwards. */
 typedef struct entry {
   ns_push push;
   int64_t priority;
@@ -105,7 +104,7 @@ static int64_t plainint(lua_State *L, int at) {
   return i;
 }
 
-/* A plain entry on top: what our own Lua has made of a job without options. */
+/* Reads a plain entry on top, made by our own Lua from a job without options. */
 static ns_status readplain(lua_State *L, nsl_batch *b, const char *what,
                            int64_t max, ns_err *err) {
   ns_push push = ns_push_new("", NULL);
@@ -129,7 +128,7 @@ static bool isplain(lua_State *L) {
   return yes;
 }
 
-/* The entry table on top, with named fields or plain; 'what' is "" or "job 3: ". */
+/* Reads the entry table on top, with named fields or plain; 'what' is "" or "job 3: ". */
 static ns_status readentry(lua_State *L, nsl_batch *b, const char *what,
                            int64_t max, ns_err *err) {
   ns_status st;

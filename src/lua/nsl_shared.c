@@ -1,9 +1,10 @@
 /*
 ** nightshift.shared, the dict that all workers of a host see, and the locks beneath mutexes and
-** semaphores, of which lua/nightshift/mutex.lua makes objects: a name and a number of units here.
+** semaphores. Here such a lock is a name and a number of units; lua/nightshift/mutex.lua makes
+** objects of them.
 **
-** What is read from shared memory is copied before Lua hears of it: no latch
-** is held while Lua allocates, raises or runs a finaliser.
+** Bytes from shared memory are copied before they become Lua values: no latch is held while Lua
+** allocates, raises or runs a finaliser.
 */
 #include <lauxlib.h>
 #include <math.h>

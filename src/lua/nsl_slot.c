@@ -1,7 +1,7 @@
 /*
-** The verbs on slots, of which lua/nightshift/lock.lua makes locks and
-** semaphores. A slot is its token here, an integer; what is held is in the
-** core's memory, so nothing is lost when Lua raises.
+** The verbs on slots; lua/nightshift/lock.lua makes locks and semaphores of them. A slot is its
+** token here, an integer; the core remembers the slots it holds, so nothing is lost when Lua
+** raises.
 */
 #include "nsl_db.h"
 

@@ -1,9 +1,9 @@
 /*
 ** db:execute: the caller's own SQL with bound parameters and exact types.
 **
-** Rows that the core hands out are borrowed from the handle until its next
-** call, and making Lua values may run finalisers that use the same handle. So
-** all rows are copied into a box first and become Lua values from there.
+** Rows of the core are borrowed from the handle until its next call, and making Lua values may
+** run finalisers that use the same handle. So all rows are copied into a box first and become
+** Lua values from there.
 */
 #include "nsl_db.h"
 

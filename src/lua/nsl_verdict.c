@@ -1,6 +1,6 @@
 /*
-** Verdicts: from a Lua table to what the core settles, and the verbs that end
-** claims. The host's workers read theirs here, too.
+** Verdicts: from a Lua table to the core's struct, and the verbs that end claims. The host's
+** workers read theirs here, too.
 **
 ** Invariant: a verdict that has been read borrows nothing from its table; with the
 ** bytes of its children it lives in one box. (Not asserted: as nsl.h says, spec/oom shows it.)
@@ -131,7 +131,8 @@ Ends a claim.
 @function db:settle
 @tparam table verdict id, run, lease, kind (`ack`, `fail`, `again`, `discard`,
 `release`, `wait`, `crash`, `missing`), result, error, state, delay (µs; nil: the
-job's backoff), go_on (`wait`: 1: run again whatever became of the children; `again`: 1: once more past the deadline), log, children (entries as of push, with ids)
+job's backoff), go_on (`wait`: 1: run again whatever became of the children; `again`: 1: once more
+past the deadline), log, children (entries as of push, with ids)
 @treturn[1] boolean true
 @treturn[1] boolean whether the job is dead now
 @treturn[2] nil
@@ -184,11 +185,11 @@ static ns_status settleall(ns_db *db, ns_verdict *v, size_t n, ns_err *err) {
 }
 
 /***
-Ends claims together. In a transaction: one that cannot be ended is for the caller
-to roll back.
-@function db:settle_all
-@tparam {table,...} verdicts as of settle
-@return true, or nil, message, code as of settle
+** Ends claims together. For use in a transaction: if a claim cannot be ended the caller rolls
+** back.
+** @function db:settle_all
+** @tparam {table,...} verdicts as of settle
+** @return true, or nil, message, code as of settle
 */
 static int db_settle_all(lua_State *L) {
   ns_err err;
@@ -215,11 +216,11 @@ static const nsl_field text_fields[] = {
     {NULL, NSL_ANY, 0}};
 
 /***
-From now on verdicts write what the rows of an adopted table are to say.
-@function db:serve
-@tparam integer source its id
-@tparam table texts hold, lost, lives, done, dead, shows_dead, ends: see ns_source_texts
-@return true, or nil, message, code `NOMEM`
+** From now on verdicts write what the rows of an adopted table are to say.
+** @function db:serve
+** @tparam integer source its id
+** @tparam table texts hold, lost, lives, done, dead, shows_dead, ends: see ns_source_texts
+** @return true, or nil, message, code `NOMEM`
 */
 static int db_serve(lua_State *L) {
   ns_err err;

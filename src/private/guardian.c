@@ -1,14 +1,13 @@
 /*
-** The guardian. It is forked from a program that may have threads, so all of
-** this file below ns_guard_start makes only async-signal-safe calls, and it
-** ends by _exit. Its working directory is the home, every name is relative:
-** when the home is removed and another server is made under the same
-** path, nothing here touches that one.
+** The guardian. It is forked from a program that may have threads. So all of this file below
+** ns_guard_start makes only async-signal-safe calls, and it ends by _exit. Its working
+** directory is the home, and every name is relative. When the home is removed and another
+** server is made under the same path, nothing here touches that one.
 **
-** One race needs care: "the server died" must not be missed while flock()
-** blocks. SIGCHLD is blocked except around flock(), and its handler jumps out
-** of it, so the signal is either pending when it is unblocked or arrives
-** inside; a lock got just before the jump is simply got again.
+** One race needs care: "the server died" must not be missed while flock() blocks. SIGCHLD is
+** blocked except around flock(), and its handler jumps out of it. So the signal is either
+** pending when it is unblocked or arrives inside. A lock got just before the jump is simply got
+** again.
 **
 ** mariadbd 10.11 may hang for good when SIGTERM comes while it starts, so
 ** only a server that answers gets one. SIGKILL loses nothing: the next start
@@ -68,8 +67,8 @@ static uintptr_t stat_field(const char *text, int n) {
   return value;
 }
 
-/* Writes 'title' over the command line that ps shows, so that a pkill for
-** the program that forked us does not hit the server of all other programs. */
+/* Writes 'title' over the command line that ps shows. So a pkill for the program that forked us
+** does not hit the server of all other programs. */
 static void set_title(const char *title) {
   char text[2048];
   char *args = program_invocation_name;
@@ -152,7 +151,7 @@ static void exec_child(char *const *args, char *const *env) {
   struct sigaction act;
   sigset_t none;
   memset(&act, 0, sizeof act);
-  act.sa_handler = SIG_DFL; /* what was ignored would stay so over exec */
+  act.sa_handler = SIG_DFL; /* an ignored signal would stay ignored over exec */
   sigaction(SIGHUP, &act, NULL);
   sigaction(SIGINT, &act, NULL);
   sigaction(SIGPIPE, &act, NULL);

@@ -126,8 +126,8 @@ void ns_home_close(ns_home *h) {
 
 /* ---------------------------------------------------------- settings */
 
-/* A server that starts wipes the temporary tables in its tmpdir, whosever
-** they are: so it needs one of its own. */
+/* A starting server wipes all temporary tables in its tmpdir, also those of other servers. So
+** it needs a tmpdir of its own. */
 ns_status ns_home_settings(const ns_home *h, ns_err *err) {
   ns_buf text = NS_BUF_INIT;
   bool good;

@@ -1,6 +1,6 @@
 /*
-** How a private server is started: which programs, with which arguments,
-** and whether their version fits the data that is there.
+** How a private server is started: which programs, with which arguments, and whether their
+** version fits the data.
 */
 #include "private.h"
 

@@ -1,6 +1,6 @@
 /*
-** The private server: a MariaDB of its own for a working directory, for development. The
-** first declaration is what other layers call; the rest is between the files of this folder.
+** The private server: a MariaDB of its own for a working directory, for development. The first
+** declaration is for other layers; the rest is between the files of this folder.
 **
 ** Invariant: the server lives while any process holds a share of users.lock.
 */
@@ -24,11 +24,11 @@ ns_status ns_private_start(const char *dir, char **url, ns_err *err);
 /* -------------------------------------------------------------- its home */
 
 /*
-** The home of a private server: the folder .nightshift and what stands in it.
+** The home of a private server: the folder .nightshift and its files.
 **
-** A socket path may have 107 bytes, and the installation script does not
-** quote. So the server gets to know its home by 'base': the real path when it
-** is short and plain, else a symlink in a private folder under /tmp.
+** A socket path may have 107 bytes, and the installation script does not quote. So the server
+** knows its home by 'base': the real path when it is short and plain, else a symlink in a
+** folder under /tmp.
 */
 
 #define NS_HOME_BASE 100 /* bytes of a base: with /s.sock they are 107 */
@@ -81,8 +81,8 @@ void ns_home_read_log(const ns_home *h, char *out, size_t size);
 /* -------------------------------------------------------- its guardian */
 
 /*
-** The guardian of a private server: a process of its own that runs mariadbd
-** as its child for as long as a process holds a shared lock on users.lock.
+** The guardian of a private server: a process of its own that runs mariadbd as its child. It
+** lives as long as a process holds a shared lock on users.lock.
 **
 ** Files in its home, all locked with flock():
 **   users.lock   shared by every user; the guardian waits for the exclusive
@@ -95,14 +95,14 @@ void ns_home_read_log(const ns_home *h, char *out, size_t size);
 
 #define NS_GUARD_ARGS 12
 
-/* All that the guardian needs, made before the fork; borrowed. */
+/* The guardian's data, made before the fork; borrowed. */
 typedef struct ns_guard {
   int home;          /* directory fd of .nightshift */
-  const char *title; /* what ps shows */
+  const char *title; /* the process title in ps */
   const char *link;  /* symlink to remove at the end, and the folder */
   const char *folder; /* it is in; NULL: none */
   char *install[NS_GUARD_ARGS]; /* makes a data directory in data.new */
-  char *serve[NS_GUARD_ARGS];   /* serves the one in data */
+  char *serve[NS_GUARD_ARGS];   /* runs the server on the folder data */
   char *env[NS_GUARD_ARGS];     /* of both */
 } ns_guard;
 

@@ -4,11 +4,10 @@
 ** server and waits until it answers. The folder is home.c, the command
 ** lines plan.c; the guardian (guardian.c) is the other side.
 **
-** Order of the locks: start.lock (one starter at a time; held until the
-** server answers), then a share of users.lock. The share is kept until the
-** process ends: it is what keeps the server alive, so no handle owns it. A
-** forked child inherits the share, and the server then lives until that child
-** ends too; programs that are executed do not inherit it.
+** Order of the locks: start.lock (one starter at a time; held until the server answers), then a
+** share of users.lock. The share is kept until the process ends: it keeps the server alive, so
+** no handle owns it. A forked child inherits the share, and the server then lives until that
+** child ends too; programs that are executed do not inherit it.
 */
 #include "private.h"
 

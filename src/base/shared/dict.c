@@ -1,9 +1,9 @@
 /*
 ** The dict in shared memory; see shared.h for why it survives.
 **
-** The stores that may not be swapped go through 'set'. A process is killed
-** between two instructions and what it stored before is seen by all, so it is
-** only the compiler that has to keep to the order.
+** The stores that may not be swapped go through 'set'. A process is killed between two
+** instructions, and all its earlier stores are visible. So only the compiler has to keep to the
+** order.
 */
 #include "shared/shared.h"
 
@@ -28,7 +28,7 @@ typedef struct part {
   char bytes[PART];
 } part;
 
-/* One of an entry's two values; 'state' says which one counts. */
+/* One of an entry's two values; 'state' says which one is valid. */
 typedef struct version {
   int64_t expires;
   union {
@@ -66,7 +66,7 @@ struct ns_dict {
   uint32_t seed;
   uint32_t fresh;          /* cells from here on were never used */
   uint32_t free;           /* derived: a chain of cells given back */
-  uint32_t nfree;          /* derived: those, and the fresh ones */
+  uint32_t nfree;          /* derived: the free cells and the fresh ones */
   uint32_t newest, oldest; /* derived: ends of the order of use */
   int64_t soonest;         /* nothing expires before; 0: nothing at all does */
   bool evict;
@@ -258,7 +258,7 @@ void ns_dict_each(ns_dict *d, int64_t now, void (*fn)(ns_dict *d, ns_at at, void
   }
 }
 
-/* Removes what has expired, at most once per expiry. */
+/* Removes expired entries, at most once per expiry. */
 static void sweep(ns_dict *d, int64_t now) {
   int64_t soonest = 0;
   if (d->soonest == 0 || now < d->soonest)
@@ -426,7 +426,7 @@ static size_t mark_chain(ns_dict *d, uint32_t head) {
   return n;
 }
 
-/* Marks all that the buckets lead to and calls fn, if any, for each entry; the
+/* Marks all cells that the buckets lead to and calls fn, if any, for each entry; returns the
 ** number of cells. */
 static size_t mark_all(ns_dict *d, void (*fn)(ns_dict *d, uint32_t at)) {
   size_t n = 0;

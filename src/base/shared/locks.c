@@ -1,6 +1,6 @@
 /*
-** Latches are robust process-shared mutexes: the kernel opens those of a
-** thread that ends, however it ends, and tells the next taker.
+** Latches are robust process-shared mutexes: the kernel opens the latches of a thread that
+** ends, for any cause, and tells the next taker.
 **
 ** Named locks. The table is a dict, name and unit -> member, under a latch.
 ** A caller that finds no free unit sleeps on a bell, a futex that unlock rings. No ring comes
@@ -19,7 +19,7 @@
 
 #include "clock.h"
 
-#define LATCH_PATIENCE 5 /* seconds; what a latch guards takes microseconds */
+#define LATCH_PATIENCE 5 /* seconds; the work under a latch takes microseconds */
 
 bool ns_latch_init(ns_latch *l) {
   pthread_mutexattr_t a;
@@ -34,8 +34,8 @@ bool ns_latch_init(ns_latch *l) {
   return ok;
 }
 
-/* Thousands of processes that have just been woken share the processors: those
-** that wait behind them are no sign of a stopped one. */
+/* Thousands of processes that have just been woken share the processors. A wait behind them is
+** no sign of a stopped holder. */
 static int wait_for(ns_latch *l) {
   struct timespec until;
   uint32_t taken;
@@ -89,7 +89,7 @@ bool ns_latch_try(ns_latch *l) {
 #define TABLE (size_t)(4u << 20) /* bytes; more than 20,000 units held at once */
 #define LOOK_EVERY 10000         /* µs */
 #define LOOK_LATEST 500000
-#define UNHEARD 100 /* then those who were counted as waiting are dead */
+#define UNHEARD 100 /* then the processes that were counted as waiting are dead */
 
 typedef struct member {
   ns_latch alive; /* held as long as its thread lives */
@@ -197,7 +197,7 @@ static member *member_of(ns_locks *t, int64_t who) {
   return &t->members[(uint64_t)who >> 32];
 }
 
-/* Under the latch, so no other process is trying the same. */
+/* Runs under the latch, so no other process tries the same. */
 static bool is_alive(ns_locks *t, int64_t who) {
   member *m = member_of(t, who);
   if (m->life != (uint32_t)who)
@@ -256,11 +256,11 @@ typedef struct attempt {
   ns_bytes name;
   unsigned units; /* 0: a mutex */
   unsigned unit;
-  bool taken;              /* 'unit' is his */
-  pid_t holder;            /* not taken: one who has a unit */
-  bool last;               /* he will not sleep after this look */
-  bool counted;            /* he is counted in the bell's 'waiting' */
-  uint32_t rings, waiting; /* of the bell, when he looked */
+  bool taken;              /* the attempt has 'unit' */
+  pid_t holder;            /* not taken: a process that has a unit */
+  bool last;               /* the caller will not sleep after this look */
+  bool counted;            /* the caller is counted in the bell's 'waiting' */
+  uint32_t rings, waiting; /* of the bell, at the last look */
 } attempt;
 
 /* Takes a unit if there is one. Under the latch. */
@@ -315,7 +315,7 @@ static bool count_ring(bell *b) {
   return true;
 }
 
-/* Wakes one who waits; those who are about to sleep see that it has rung. */
+/* Wakes one sleeper; processes about to sleep see that the bell has rung. */
 static void wake_sleeper(bell *b) {
   if (syscall(SYS_futex, &b->rings, FUTEX_WAKE, 1, NULL, NULL, 0) == 0)
     atomic_fetch_add(&b->unheard, 1);
@@ -323,7 +323,7 @@ static void wake_sleeper(bell *b) {
     atomic_store(&b->unheard, 0);
 }
 
-/* Looks once; who is to sleep now is counted as waiting until he looks again. */
+/* Looks once; a caller that will sleep is counted as waiting until its next look. */
 static ns_status look_for_unit(ns_locks *t, attempt *a, bell *b, ns_err *err) {
   ns_status st = ns_latch_take(&t->latch, repair, t->held, err);
   if (st != NS_OK)

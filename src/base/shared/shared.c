@@ -1,6 +1,6 @@
 /*
-** nightshift.shared without Lua: its verbs, and the region in which its dict and the table of
-** locks are. The dict follows the header of the region, the table follows the dict. A region is
+** nightshift.shared without Lua: its verbs, and the region that has its dict and the table of
+** locks. The dict follows the header of the region, the table follows the dict. A region is
 ** mapped before the first fork and has no name anywhere, so it ends with the last process that
 ** has it.
 */
@@ -130,7 +130,7 @@ ns_status ns_shared_incr(ns_shared *s, ns_bytes key, const ns_item *by, const ns
   return unlock_after(s, st, 0, err);
 }
 
-/* As Lua's == does it: an int and a float are compared exactly. */
+/* Compares like Lua's ==: an int and a float are compared exactly. */
 static bool same_number(const ns_item *a, const ns_item *b) {
   if (a->type == b->type)
     return a->type == NS_ITEM_INT ? a->i == b->i : a->d == b->d;

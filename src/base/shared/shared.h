@@ -1,9 +1,9 @@
 /*
-** Memory that the processes of a host share: latches, a dict, named locks, and the region that
-** has a dict and a table of locks for nightshift.shared.
+** Memory that the processes of a host share: latches, a dict and named locks. The region of
+** nightshift.shared has one dict and one table of locks.
 **
-** Invariant: a process may die at any instruction, and what is left is good, or is repaired by
-** the next one that takes the latch. (spec/unit kills processes at each store.)
+** Invariant: a process may die at any instruction; the memory it leaves is good, or the next
+** taker of the latch repairs it. (spec/unit kills processes at each store.)
 */
 #ifndef NS_SHARED_H
 #define NS_SHARED_H
@@ -22,16 +22,16 @@
 /*
 ** A lock between processes that the death of its holder opens.
 **
-** Invariant: a latch lives in memory that all its users share. Who dies with
-** it leaves what it guards half changed, so the next owner repairs that first;
-** who dies while repairing leaves the repair to the one after.
+** Invariant: a latch lives in memory that all its users share. A holder that dies leaves the
+** guarded memory half changed, so the next owner repairs it first. An owner that dies during
+** the repair leaves the repair to the next one.
 */
 typedef struct ns_latch {
   pthread_mutex_t mutex;
   _Atomic uint32_t taken; /* how often, mod 2^32 */
 } ns_latch;
 
-/* False: the system does not offer such locks. */
+/* Returns false when the system does not offer such locks. */
 bool ns_latch_init(ns_latch *l);
 
 /*
@@ -52,17 +52,16 @@ bool ns_latch_try(ns_latch *l);
 ** A dict in a fixed piece of shared memory that survives the death of a
 ** process in the middle of a change.
 **
-** Memory is cut into cells of 64 bytes; an entry takes one, its key and a
-** value that is bytes take a chain of them each. What counts is only what the
-** buckets lead to. A change prepares cells that nothing leads to and then
-** stores one word, so a process that dies before that store has changed nothing, and one that dies
-** after it has changed all. The rest (free cells, order of use)
-** is derived, and ns_dict_repair derives it anew.
+** Memory is cut into cells of 64 bytes. An entry takes one cell; its key and a value of bytes
+** take a chain of cells each. Only cells that the buckets lead to are valid. A change prepares
+** cells that nothing leads to and then stores one word. A process that dies before that store
+** has changed nothing; after it, everything. The rest (free cells, order of use) is derived,
+** and ns_dict_repair derives it anew.
 **
 ** Invariant: the caller holds the latch of the memory around every call here. (A dict does not
-** know its latch: dropping one that is not held is what debug builds assert.)
-** Pointers into the dict are good in the process that made it and in its
-** children, which have it at the same address.
+** know its latch: debug builds assert that a latch is held when it is dropped.) Pointers into
+** the dict are good in the process that made it and in its children, which have it at the same
+** address.
 */
 #define NS_DICT_KEY_MAX 255 /* bytes; a key has at least one */
 
@@ -87,19 +86,19 @@ typedef struct ns_dict ns_dict;
 typedef uint32_t ns_at; /* an entry, until the next change; 0: none */
 
 /*
-** Makes an empty dict in 'size' zeroed bytes (at least 4096); what does not
-** fit is refused, or with 'evict' takes the place of what was least recently
-** used. Untouched memory stays untouched until it is needed.
+** Makes an empty dict in 'size' zeroed bytes (at least 4096). An entry that does not fit is
+** refused, or with 'evict' replaces the least recently used entries. Untouched memory stays
+** untouched until it is needed.
 */
 ns_dict *ns_dict_make(void *memory, size_t size, bool evict);
 
-/* The entry of a key. One that has expired by 'now' is removed, not found. */
+/* The entry of a key. An entry that has expired by 'now' is removed, and not found. */
 ns_at ns_dict_find(ns_dict *d, ns_bytes key, int64_t now);
 
-/* Its value; of bytes only their number, in s.n. Counts as a use. */
+/* Reads the value of an entry; of bytes only their number, in s.n. Counts as a use. */
 ns_item ns_dict_read(ns_dict *d, ns_at at);
 
-/* Adds its bytes, none for other values, or its key to 'out'. */
+/* Adds the entry's bytes (none for other values), or its key, to 'out'. */
 void ns_dict_add_bytes(const ns_dict *d, ns_at at, ns_buf *out);
 void ns_dict_add_key(const ns_dict *d, ns_at at, ns_buf *out);
 
@@ -130,10 +129,10 @@ bool ns_dict_sound(ns_dict *d);
 ** Named locks between processes, with one unit (a mutex) or several (a
 ** semaphore). They need no preparation: a name is there while it is held.
 **
-** Who holds a unit is written down as a member: a thread that has locked a
-** robust mutex of its own for life, so the kernel tells that it is dead. A
-** unit of a dead member is free. Members and units are one word each in a
-** dict, so an owner's death in the middle of lock or unlock harms nothing.
+** The holder of a unit is recorded as a member: a thread that has locked a robust mutex of its
+** own for life. The kernel tells when it is dead. A unit of a dead member is free. Members and
+** units are one word each in a dict, so an owner's death in the middle of lock or unlock harms
+** nothing.
 **
 ** Invariant: a unit belongs to the thread that locked it; a child forked
 ** meanwhile does not hold it.
@@ -143,19 +142,19 @@ bool ns_dict_sound(ns_dict *d);
 
 typedef struct ns_locks ns_locks;
 
-/* Bytes that ns_locks_make needs; what is not used is not touched. */
+/* Bytes that ns_locks_make needs; unused bytes are not touched. */
 size_t ns_locks_size(void);
 
 /* Makes the table in zeroed memory; NULL: see ns_latch_init. */
 ns_locks *ns_locks_make(void *memory);
 
 /*
-** Takes a unit of the mutex or semaphore 'name'. All who use a name have to
-** say the same number of 'units'; 0 is a mutex, which is another thing than a
-** semaphore of the same name. '*unit' tells ns_mutex_unlock which it is.
-** Errors: BUSY when there is none within 'timeout' (µs), naming a holder;
-** STATE when this thread has one already; INVALID name; FULL. 'interrupted' (may be
-** NULL) is asked after each sleep and each signal; true: the next look is the last.
+** Takes a unit of the mutex or semaphore 'name'. All callers that use a name have to say the
+** same number of 'units'. 0 is a mutex, which differs from a semaphore of the same name.
+** '*unit' tells ns_mutex_unlock which it is. Errors: BUSY when there is none within 'timeout'
+** (µs), naming a holder; STATE when this thread has one already; INVALID name; FULL.
+** 'interrupted' (may be NULL) is asked after each sleep and each signal; true: the next look is
+** the last.
 */
 ns_status ns_mutex_lock(ns_locks *t, ns_bytes name, unsigned units, int64_t timeout,
                         bool (*interrupted)(void *), void *arg, unsigned *unit, ns_err *err);
@@ -194,21 +193,20 @@ ns_status ns_shared_get(ns_shared *s, ns_bytes key, ns_item *item, ns_buf *bytes
 ns_status ns_shared_set(ns_shared *s, ns_bytes key, const ns_item *item, bool absent, bool *done,
                         ns_err *err);
 
-/* Adds 'by' to the number of the key, or to 'init' when there is none, and
-** fills '*sum'. An int and an int give an int. What expires still does.
-** Errors: FULL, INVALID for another type or beyond 64 bits. */
+/* Adds 'by' to the number of the key, or to 'init' when there is none, and fills '*sum'. An int
+** and an int give an int. An expiry stays. Errors: FULL, INVALID for another type or beyond 64
+** bits. */
 ns_status ns_shared_incr(ns_shared *s, ns_bytes key, const ns_item *by, const ns_item *init,
                          ns_item *sum, ns_err *err);
 
-/* Sets the value to 'now' if it is 'was'; NONE stands for no value on either
-** side. 1 is 1.0, JSON is nothing. What expires still does.
-** Errors: FULL, TOO_BIG. */
+/* Sets the value to 'now' if it is 'was'; NONE stands for no value on either side. 1 is 1.0,
+** JSON is nothing. An expiry stays. Errors: FULL, TOO_BIG. */
 ns_status ns_shared_cas(ns_shared *s, ns_bytes key, const ns_item *was, const ns_item *now,
                         bool *done, ns_err *err);
 
 ns_status ns_shared_delete(ns_shared *s, ns_bytes key, bool *done, ns_err *err);
 
-/* µs until the key expires; -1: never; '*there' false: there is no such key. */
+/* Gives the µs until the key expires; -1: never; '*there' false: there is no such key. */
 ns_status ns_shared_ttl(ns_shared *s, ns_bytes key, int64_t *us, bool *there, ns_err *err);
 
 /* Adds the keys that begin with 'prefix' to 'out', each behind a byte that is

@@ -2,15 +2,15 @@
 ** The facts about a job, live or in the history.
 **
 ** Invariant: nothing here is locked; a job that moves into the history meanwhile is found in
-** one of the two. No assert: it is a matter of two statements.
+** one of the two tables. No assert: that takes two statements.
 **
-** And whether a ring arrives: a real listener sleeps in the server on a thread of its own while
-** the caller's handle rings, as a pusher would.
+** Also whether a ring arrives. A real listener sleeps in the server, on a thread of its own,
+** while the caller's handle rings as a pusher would.
 **
 ** Invariant: a trial rings only when the server shows that the listener sleeps. A ring that
-** comes while it still enters itself ends that call, also by rights that would not end its
-** sleep, as the procedure runs with the rights of the handle that rings. No assert: it waits
-** for that a second at most, and rings then all the same.
+** comes while the listener still enters itself ends that call. It does so also with rights that
+** would not end its sleep, as the procedure runs with the rights of the handle that rings. No
+** assert: the trial waits for that a second at most, and rings then all the same.
 */
 #include "admin/admin.h"
 

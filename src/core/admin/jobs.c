@@ -1,9 +1,9 @@
 /*
 ** Verbs from outside: cancel, retry, run-now, priorities, queues, signals.
 **
-** Invariant: each locks the job's row before it looks at anything else, so it is serialised
-** with verdicts; whatever it leaves in ready or in a lease is stale by its run and is
-** dropped by the claim that meets it. No assert: who has locked what is the server's.
+** Invariant: each verb locks the job's row before it looks at anything else, so it is
+** serialised with verdicts. A row that it leaves in ready or in a lease is stale by its run;
+** the claim that meets it drops it. No assert: only the server knows the locks.
 */
 #include "admin/admin.h"
 
@@ -77,14 +77,14 @@ static ns_status lock_past(ns_db *db, int64_t id, past *p, ns_err *err) {
   return p->key.oom ? ns_no_memory(err) : NS_OK;
 }
 
-/* Best effort: what cannot be had at once stays, and is stale. */
+/* Best effort: a row that cannot be locked at once stays, and is stale. */
 static void unschedule(ns_db *db, int64_t id, int64_t due) {
   ns_err none;
   if (!db->never_fast)
     ns_db_run(db, NS_SQL_ADMIN_UNSCHEDULE, (ns_value[]){ns_vint(due), ns_vint(id)}, &none);
 }
 
-/* One verb on one job. */
+/* The state of one verb on one job. */
 typedef struct work {
   int64_t id;
   int64_t rank; /* its new one */
@@ -111,8 +111,8 @@ static ns_status run_verb(ns_db *db, work *w, ns_status (*run)(ns_db *, ns_tx *,
 
 /* ---------------------------------------------------------------- cancel */
 
-/* No lease of its run was seen: one that is there by now is of a holder that may
-** have read the job before our commit. */
+/* No lease of the job's run was seen. A lease that is there by now is of a holder that may have
+** read the job before our commit. */
 static void tell_claimer(ns_db *db, const work *w) {
   char token[64];
   const ns_value *row = NULL;
@@ -277,9 +277,8 @@ static ns_status delete_row(ns_db *db, ns_sql sql, const ns_value *params, bool 
   return st;
 }
 
-/* Is it scheduled, or has it just been promoted? Waits for who does that. A job with a row that is
-** missing before its time
-** is in no place, and goes on from here. */
+/* Is it scheduled, or has it just been promoted? Waits for the session that promotes it. A job
+** with a row that is missing before its time is in no place, and goes on from here. */
 static ns_status leave_schedule(ns_db *db, work *w, bool *promoted, ns_err *err) {
   const ns_value at[] = {ns_vint(w->now.due), ns_vint(w->id)};
   bool taken;
@@ -327,9 +326,9 @@ ns_status ns_run_now(ns_db *db, int64_t id, ns_err *err) {
 
 /* ----------------------------------------------------------- reprioritise */
 
-/* Takes the job's row out of scheduled or ready: then no claim has it, or will.
-** When there is none it is claimed, maybe since a moment ago. Waits for who is claiming
-** it, or has it move from one to the other; a claim waits for no lock. */
+/* Takes the job's row out of scheduled or ready: then no claim has it, or will. When there is
+** none it is claimed, maybe since a moment ago. Waits for a session that claims or promotes it;
+** a claim waits for no lock. */
 static ns_status take_out_of_ready(ns_db *db, const work *w, bool *taken, ns_err *err) {
   const live *j = &w->now;
   const ns_value due[] = {ns_vint(j->due), ns_vint(w->id)};
@@ -448,7 +447,7 @@ ns_status ns_signal(ns_db *db, int64_t id, ns_bytes value, ns_bytes name, ns_err
                  value.n, db->max_payload);
   if (st == NS_OK)
     st = ns_db_transact(db, &tx, err);
-  db->claim.promote_at = 0; /* at what is due: it may be by now */
+  db->claim.promote_at = 0; /* a look at due jobs: this one may be due by now */
   if (st == NS_OK && db->user_tx)
     db->ring_due = true;
   else if (st == NS_OK)

@@ -2,11 +2,11 @@
 ** Pruning: history that is old enough goes, in small batches, each its own
 ** transaction, so that no transaction waits long for it. Slots of the dead go, too.
 **
-** Invariant: a job of a tree goes with all of its tree, once none of it lives and every one
-** is old enough; the leaves first, so that a prune that is cut short can be gone on with.
-** What has outlived NS_KEEP_TREE does not wait for a tree that never ends, except below a
-** parent that lives. A row of nightshift_child goes with its child, so that none has to be
-** looked for when the parent goes. No assert: the ages of rows are the server's.
+** Invariant: a job of a tree goes with all of its tree, once none of it lives and every job is
+** old enough. The leaves go first, so that a prune that is cut short can be gone on with. A job
+** older than NS_KEEP_TREE does not wait for a tree that never ends, except below a parent that
+** lives. A row of nightshift_child goes with its child, so no row has to be looked for when the
+** parent goes. No assert: the server knows the ages of rows.
 */
 #include <stdlib.h>
 #include <string.h>
@@ -18,8 +18,8 @@
 #include "holder/holder.h"
 
 #define BATCH 1000    /* rows per transaction */
-#define BARREN 20     /* batches of which nothing may go, per one that counts */
-#define AT_A_TIME (NS_SECOND / 10) /* for trees, of who counts batches */
+#define BARREN 20     /* batches without a job that may go, per one that counts */
+#define AT_A_TIME (NS_SECOND / 10) /* for trees, when the caller counts batches */
 #define WALK 1000000  /* jobs of a tree that are looked at, at most */
 #define LEVELS 1000   /* and how deep */
 
@@ -47,7 +47,7 @@ static ns_value as_json(const member *items, size_t n, ns_buf *text) {
   return ns_db_list_end(text);
 }
 
-/* "[[parent,seq,id],…]" of those that are children. */
+/* "[[parent,seq,id],…]" of the items that are children. */
 static ns_value links_json(const member *items, size_t n, ns_buf *text) {
   ns_buf_reset(text);
   for (size_t i = 0; i < n; i++)
@@ -73,12 +73,12 @@ typedef struct ages {
 typedef struct batch {
   const member *items;
   size_t n;
-  bool tree;       /* each goes with all that is below it */
-  bool lives;      /* one of them, again: then all of these stay */
-  int64_t deleted; /* of these: what the history had */
+  bool tree;       /* each goes with all jobs below it */
+  bool lives;      /* one of them lives again: then all of these stay */
+  int64_t deleted; /* rows of history deleted for them */
 } batch;
 
-/* Of a tree, the rows of its children went with those. */
+/* The links of a tree are deleted together with its jobs. */
 static ns_status delete_links(ns_db *db, const batch *b, ns_err *err) {
   ns_buf text = NS_BUF_INIT;
   ns_value param = b->tree ? links_json(b->items, b->n, &text)
@@ -90,8 +90,8 @@ static ns_status delete_links(ns_db *db, const batch *b, ns_err *err) {
   return st;
 }
 
-/* From here on none can be retried. What was, since the walk, is seen. Who has other
-** things to do does not wait for rows that another transaction holds. */
+/* From here on none of the batch can be retried. Jobs retried since the walk are seen. A caller
+** with other work to do does not wait for rows that another transaction holds. */
 static ns_status lock_batch(ns_db *db, batch *b, const ns_value *ids, ns_err *err) {
   ns_sql sql = db->goes_on == NULL ? NS_SQL_PRUNE_HOLD : NS_SQL_PRUNE_HOLD_NOW;
   const ns_value *row = NULL;
@@ -128,8 +128,8 @@ static ns_status delete_run(ns_db *db, ns_tx *tx, ns_err *err) {
   return st;
 }
 
-/* The last ones first: those are the leaves. What is above a job that lives again
-** stays, too: another prune looks at it. */
+/* Deletes from the end: the leaves stand there. The jobs above a job that lives again stay,
+** too: another prune looks at them. */
 static ns_status delete_all(ns_db *db, const members *list, int64_t *deleted, ns_err *err) {
   ns_status st = NS_OK;
   bool lives = false;
@@ -175,7 +175,8 @@ static ns_status read_members(ns_db *db, ns_sql sql, const ages *keep, members *
   return st;
 }
 
-/* One page of a level; is there more? Other sessions wait for no more than one page. */
+/* Reads one page of a level; '*more': there are further pages. Other sessions wait for one page
+** at most. */
 static ns_status read_page(ns_db *db, ns_sql sql, const ns_value *params, const ages *keep,
                            members *tree, tree_state *f, bool *more, ns_err *err) {
   size_t before = tree->n;
@@ -206,8 +207,8 @@ static ns_status read_siblings(ns_db *db, const ages *keep, members *tree, tree_
   return st;
 }
 
-/* The children of tree[from…to), behind them. A page that is full may end among those
-** of one parent; all before it are read. */
+/* The children of tree[from…to), behind them. A full page may end among the children of one
+** parent; all parents before that one are read. */
 static ns_status read_level(ns_db *db, const ages *keep, members *tree, size_t from, size_t to,
                             tree_state *f, ns_err *err) {
   ns_buf text = NS_BUF_INIT;
@@ -231,8 +232,8 @@ static ns_status read_level(ns_db *db, const ages *keep, members *tree, size_t f
   return st;
 }
 
-/* All jobs of a tree, level by level, behind those that 'tree' has, and what is to
-** become of them. One that does not go is not added. */
+/* Reads all jobs of a tree, level by level, behind the ones that 'tree' has; '*f' tells what is
+** to be done with them. A job that does not go is not added. */
 static ns_status walk_tree(ns_db *db, int64_t root, const ages *keep, members *tree, tree_state *f,
                            ns_err *err) {
   ns_value param = ns_vint(root);
@@ -280,7 +281,7 @@ ns_status ns_prune_tree(ns_db *db, int64_t id, int64_t *deleted, ns_err *err) {
   if ((st = ns_db_ready(db, err)) == NS_OK && (st = find_root(db, id, &root, err)) == NS_OK)
     st = walk_tree(db, root, &none, &tree, &f, err);
   if (st == NS_OK && f == GOES && root != id) {
-    tree.n = 0; /* of all that has ended, this part */
+    tree.n = 0; /* the part that has ended */
     st = walk_tree(db, id, &none, &tree, &f, err);
   }
   if (st == NS_OK && f == LIVES)
@@ -305,7 +306,7 @@ typedef struct top {
   ns_past_row before; /* the row in front of the first that does */
 } top;
 
-/* One outcome's pass: its oldest rows, those behind 'at' at a time. */
+/* One outcome's pass: its oldest rows, read in parts that begin behind 'at'. */
 typedef struct pass {
   const char *outcome;
   int64_t age;
@@ -357,8 +358,8 @@ static ns_status batch_run(ns_db *db, ns_tx *tx, ns_err *err) {
   return st;
 }
 
-/* The trees of a batch, several a transaction. Who is bounded goes on with the
-** rest another time. */
+/* The trees of a batch, several a transaction. A bounded pass goes on with the rest another
+** time. */
 static ns_status prune_trees(ns_db *db, pass *p, const ages *keep,
                              int64_t *deleted, ns_err *err) {
   int64_t until = ns_mono_us() + AT_A_TIME;

@@ -1,5 +1,5 @@
 /*
-** Taking jobs: what the rest of the core may use. A claim's steps, in their order, are
+** Taking jobs: the interface for the rest of the core. A claim's steps, in their order, are
 ** promote, take, lease, and after the commit read (cycle/cycle.c calls them).
 **
 ** Invariant: nothing here waits for a row lock. Floors move only after the commit, so rows
@@ -15,10 +15,10 @@
 #define NS_LOOK_MIN INT64_C(10000) /* µs between two looks below a floor */
 #define NS_LOOK_MAX INT64_C(3000)  /* µs that one may take; claim_late, too, has it */
 
-/* Which part below a floor is looked at, and when; see claim/lanes.c. */
+/* The part below a floor that a look reads, and its next time; see claim/lanes.c. */
 typedef struct ns_scan_window {
   int64_t next;    /* monotonic µs: when another look is affordable */
-  int64_t full_at; /* ... when one at all is, while that is dear */
+  int64_t full_at; /* ... when a look at all rows is, while that is dear */
   int64_t width;   /* µs of the key, of the window; 0: all is cheap */
   int64_t seen_at; /* ... when all was last looked at; 0: never */
   bool open;       /* all is to be looked at, and has not been yet */
@@ -31,12 +31,12 @@ typedef struct ns_lane {
   int64_t floor; /* smallest ready_at worth looking at */
   bool sentinel; /* known to stand */
   /* of a claimer of some names, see claim/sweep.c; else they keep their first values */
-  bool unknown;  /* how many rows of other names lie above the floor: not looked */
+  bool unknown;  /* the number of rows of other names above the floor: not looked */
   bool spent;    /* a claim has come short of it up to 'end' */
   int64_t end;   /* rows from there on have not been looked at, exclusive */
   int64_t left;  /* rows from the floor to 'end', about */
-  int64_t start; /* where the last stretch of those begins */
-  int64_t job;   /* up to which rows of the instant 'floor' have been looked at */
+  int64_t start; /* where the last stretch of those rows begins */
+  int64_t job;   /* rows of the instant 'floor' have been looked at up to this job */
   int64_t reach; /* the floor when the claim under way is committed */
 } ns_lane;
 
@@ -69,7 +69,7 @@ typedef struct ns_claim_queue {
   bool full;          /* which came back full */
 } ns_claim_queue;
 
-/* All of them, in two arrays. */
+/* A claimer's lanes and queues, in two arrays. */
 typedef struct ns_lanes {
   ns_lane *items; /* sorted by (queue_id, rank) */
   size_t n, cap;
@@ -81,8 +81,8 @@ typedef struct ns_lanes {
   bool some_names; /* claims are of some names only */
 } ns_lanes;
 
-/* There is a row again at ready_at: a known floor above it goes back to it, unless
-** too many rows of other names may lie between: then the next sweep finds it. */
+/* A row stands again at ready_at, so a known floor above it goes back to it. Where too many
+** rows of other names may lie between, the next sweep finds the row instead. */
 void ns_claim_lanes_lower(ns_lanes *l, int64_t queue_id, int64_t rank, int64_t ready_at);
 
 /* After the transaction: the stretches that claims have come short of are passed, if it was
@@ -110,7 +110,7 @@ typedef struct ns_claim_filter {
 /* The condition behind that of the lanes; NULL: there is none. */
 const char *ns_claim_filter_kinds(const ns_claim_filter *f);
 
-/* Is it one of the names? */
+/* Is 'name' one of the filter's names? */
 bool ns_claim_filter_has(const ns_claim_filter *f, ns_bytes name);
 
 /* ------------------------------------------------------------ batches */
@@ -154,7 +154,7 @@ bool ns_claim_leases_alone(const ns_leases *l);
 /* An unsettled claim of a batch; NULL when there is none. */
 ns_claimed *ns_claim_leases_find(ns_leases *l, int64_t lease, int64_t id, int64_t run);
 
-/* The same in any batch, which '*batch' (may be NULL) gets. */
+/* As ns_claim_leases_find, in any batch; '*batch' (may be NULL) gets that batch. */
 ns_claimed *ns_claim_leases_find_any(ns_leases *l, int64_t id, int64_t run, ns_lease **batch);
 
 /* Marks a claim settled. True when it was its batch's last one: then the
@@ -200,17 +200,16 @@ ns_status ns_claim_promote_one(ns_db *db, int64_t queue_id, int64_t rank, int64_
 ns_status ns_claim_take(ns_db *db, const ns_weighted_queue *queues, size_t nqueues, size_t limit,
                         ns_claim_rows *out, ns_err *err);
 
-/* After a claim that came back with too few jobs, or 'none': '*in' µs, -1: any time, is cut
-** to the next look at one of these queues, or, with none, to the next full one. */
+/* After a claim with too few jobs, or 'none': cuts '*in' (µs, -1: any time) to the next look at
+** one of these queues. With none it is the next full look. */
 void ns_claim_next_look(const ns_db *db, const ns_weighted_queue *queues, size_t nqueues, bool none,
                         int64_t *in);
 
 /*
-** Jobs to be claimed alone leave 'rows' and are put back; the first of them is
-** remembered in db->claim.alone, and the next ns_claim_take_alone takes it, when the handle
-** holds no other such job. So a job that kills its holders takes no other
-** suspect with it. While one is held, claims leave the rest where they are, and
-** db->claim.skipped_alone says so.
+** Jobs to be claimed alone leave 'rows' and are put back. The first of them is remembered in
+** db->claim.alone; the next ns_claim_take_alone takes it when the handle holds no other such
+** job. So a job that kills its holders takes no other suspect with it. While such a job is
+** held, claims leave the rest where they are, and db->claim.skipped_alone is set.
 */
 ns_status ns_claim_separate(ns_db *db, ns_claim_rows *rows, ns_err *err);
 ns_status ns_claim_take_alone(ns_db *db, const ns_weighted_queue *queues, size_t nqueues,
@@ -230,9 +229,9 @@ void ns_claim_undo(ns_db *db, int64_t lease);
 /* After the commit: floors and lanes are learnt, sentinels put up. */
 void ns_claim_committed(ns_db *db, const ns_claim_rows *rows);
 
-/* A cut commit with an outcome that could not be learnt: its batch is kept in doubt, and
-** ns_claim_resolve looks whether its lease exists: then it is 'unread', else it
-** is forgotten. Errors: GONE, BUSY. */
+/* A commit was cut and its outcome could not be learnt: its batch is kept in doubt.
+** ns_claim_resolve looks for its lease: if it exists the batch is 'unread', else it is
+** forgotten. Errors: GONE, BUSY. */
 void ns_claim_in_doubt(ns_db *db, int64_t lease);
 ns_status ns_claim_resolve(ns_db *db, ns_err *err);
 
@@ -254,15 +253,15 @@ ns_job *ns_claim_jobs_add(ns_jobs *jobs, size_t bytes, char **at);
 /* A claimer's memory of contention; see claim/turns.c. */
 typedef struct ns_claim_admission {
   int contended;       /* claims that still ask for a lock; 0: no contention was met */
-  int64_t place;       /* what the other sessions are at: a queue, */
+  int64_t place;       /* place of the admission lock: a queue, */
   int64_t number;      /* and which of its locks is ours, from 1 on; 0: none */
   bool leaving;        /* the statement that releases it was sent */
   unsigned stuck;      /* locks that are not asked for, a bit each: their holder stays, */
   int64_t stuck_until; /* ... until then (monotonic) */
 } ns_claim_admission;
 
-/* Takes an admission lock of 'place', if this claimer has met contention; it may as well go
-** on without. In the transaction, before it has any locks. Errors: those of any statement. */
+/* Takes an admission lock of 'place', if this claimer has met contention; it may as well go on
+** without. In the transaction, before it has any locks. Errors: as of any statement. */
 ns_status ns_claim_admission_enter(ns_db *db, int64_t place, ns_err *err);
 
 /* Sends the statement that releases it, behind a COMMIT; best effort. */
@@ -278,7 +277,7 @@ typedef struct ns_claim_state {
   ns_lanes lanes;
   ns_claim_filter filter;
   ns_claim_admission admission;
-  ns_leases leases;    /* what we hold */
+  ns_leases leases;    /* the claims that we hold */
   int64_t span;        /* of the claim under way: see ns_lease */
   bool strict;         /* claims in true order only: no aging */
   ns_claim_row alone;  /* a job to be claimed by itself next; id 0: none */
@@ -297,7 +296,7 @@ typedef struct ns_claim_state {
   int64_t promote_at;        /* monotonic: when to look at scheduled again */
   int64_t due_at;            /* monotonic: when its first row is due, or a look below it; 0: none */
   int64_t first_at;          /* monotonic: when its first row is due; 0: none */
-  int64_t due_floor;         /* run_at up to which it was promoted; 0: not known */
+  int64_t due_floor;         /* jobs were promoted up to this run_at; 0: not known */
   int64_t due_reached;       /* ... when the transaction under way is committed */
   ns_scan_window due_window; /* of looking below due_floor */
 } ns_claim_state;

@@ -22,8 +22,8 @@ ns_lane *ns_claim_lanes_learn(ns_lanes *l, int64_t queue_id, int64_t rank, int64
 /* Nothing was found in the lanes above 'rank': their floors move up to 'floor'. */
 void ns_claim_lanes_raise(ns_lanes *l, int64_t queue_id, int64_t rank, int64_t floor);
 
-/* A claim has come short in these lanes, up to their ends; of those without one,
-** nothing older than 'reach' is left. */
+/* A claim has come short in these lanes, up to their ends. Lanes without an end have nothing
+** older than 'reach' left. */
 void ns_claim_lanes_exhaust(ns_lane *lanes, size_t n, int64_t reach);
 
 /* The place of a known lane; NULL: it is not known. */
@@ -44,10 +44,10 @@ typedef struct ns_scan_range {
 /* The next range below 'floor'. */
 ns_scan_range ns_claim_window_next(const ns_scan_window *w, int64_t floor);
 
-/* It has been looked at, for 'cost' µs. */
+/* The range 'seen' has been looked at, for 'cost' µs. */
 void ns_claim_window_seen(ns_scan_window *w, ns_scan_range seen, int64_t cost);
 
-/* It took too long and was not looked at to its end: the next is narrower. */
+/* The look at 'tried' took too long and was not finished: the next is narrower. */
 void ns_claim_window_cut(ns_scan_window *w, ns_scan_range tried);
 
 /* A look that began at 'start', monotonic, is over. */
@@ -79,9 +79,9 @@ typedef struct ns_claim_ranges {
 void ns_claim_ranges_begin(ns_claim_ranges *r, int64_t queue_id, bool skip_alone);
 
 /* Rows of one lane: from <= ready_at < to. There is room for NS_LANES_MAX. A range that can
-** have no rows is left out; when all are, 'n' stays 0 and there is nothing to ask for: a
-** DELETE … RETURNING with an impossible condition would be answered without rows, as
-** one that a KILL QUERY has hit. */
+** have no rows is left out. When all are, 'n' stays 0 and no statement is sent. The server
+** answers a DELETE … RETURNING with an impossible condition without rows, like one that a KILL
+** QUERY has hit. */
 void ns_claim_ranges_add(ns_claim_ranges *r, int64_t rank, int64_t from, int64_t to);
 
 /* At most so many rows. The parameters are complete. */
@@ -111,9 +111,8 @@ ns_status ns_claim_sweep_run(ns_db *db, ns_claim_queue *q, bool all, bool *news,
 ns_status ns_claim_union_run(ns_db *db, ns_sql sql, size_t n, const ns_value *params, ns_stmt **s,
                              ns_err *err);
 
-/* Goes on above the floors of the lanes of which it is not known where a row to be
-** claimed is, for some milliseconds: their floors rise. A stretch that may have fewer
-** than 'want' jobs becomes longer. */
+/* For some milliseconds, reads on above the floors of lanes whose next claimable row is not
+** known: their floors rise. A stretch that may have fewer than 'want' jobs becomes longer. */
 ns_status ns_claim_prescan_above(ns_db *db, ns_claim_queue *q, size_t want, ns_err *err);
 
 /* Has a lane of this queue been left in the middle, by this cycle's claim? */
@@ -137,8 +136,8 @@ size_t ns_claim_open_places(const ns_weighted_queue *queues, size_t nqueues, siz
 /* Is a turn of the lower lanes due? */
 bool ns_claim_aging_due(const ns_db *db, const ns_claim_queue *q);
 
-/* One turn: the lower lane to take the oldest rows of, and how many of the 'want' rows of
-** this claim: at least one if there is any, '*n' 0: none. */
+/* One turn: chooses the lower lane with the oldest rows to take, and how many of the 'want'
+** rows of this claim. '*n' is at least one if there is any, 0: none. */
 ns_status ns_claim_aging_choose(ns_db *db, ns_claim_queue *q, size_t want, ns_lane *lane, size_t *n,
                                 ns_err *err);
 
@@ -148,13 +147,13 @@ void ns_claim_aging_count(ns_claim_queue *q, size_t rows, int64_t rank);
 /* Nothing lies below: the whole queue has been looked through. */
 void ns_claim_aging_reset(ns_claim_queue *q);
 
-/* May a look be cut when it takes long, as from then on an admission lock is to be had? Not
-** of claimers that have met contention or have such a lock, nor of hosts, which are few, nor
-** where named locks do not serve. */
+/* May a look be cut when it takes long? From then on an admission lock is to be had. Not for
+** claimers that have met contention or have such a lock, nor for hosts, which are few, nor
+** where named locks do not work. */
 bool ns_claim_admission_watches(const ns_db *db);
 
-/* The error of a look that was cut because other sessions are at it becomes one after which the
-** transaction runs again, with an admission lock. Other errors stay as they are. */
+/* A look was cut because of other sessions: its error becomes one after which the transaction
+** runs again, with an admission lock. Other errors stay as they are. */
 ns_status ns_claim_admission_met(ns_db *db, ns_status st, ns_err *err);
 
 #endif

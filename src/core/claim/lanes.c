@@ -6,11 +6,11 @@
 ** Floors are hints. A row below its floor, or in an unknown lane, is found by a sweep
 ** (claim/sweep.c).
 **
-** Reading below a floor meets deleted rows that purge has not removed yet, maybe millions.
-** So a look that takes longer than NS_LOOK_MAX is replaced by looks at a window right below
-** the floor, where late commits are, as wide as is cheap, for 1/20 of the time; and at all
-** there is for 1/200. A window further down would be no cheaper: the server reads on through
-** deleted rows to the next row that is not.
+** Reading below a floor meets deleted rows that purge has not removed yet, maybe millions. So
+** when a look takes longer than NS_LOOK_MAX, later looks read a window right below the floor,
+** where late commits are. It is as wide as is cheap and takes 1/20 of the time; full looks take
+** 1/200. A window further down would be no cheaper: the server reads on through deleted rows to
+** the next row that is not.
 */
 #include "claim/inner.h"
 

@@ -4,10 +4,10 @@
 ** search. A batch may hold several runs of one job: rows of old runs stay in ready until a
 ** claim meets them.
 **
-** Invariant: 'open' of a batch is the number of its unsettled claims, and its row is
-** deleted with the last of them. A claim of a job that the read does not bring, nor a second
-** read that sees what is committed and not what a snapshot shows, was cancelled or moved in
-** between: it is forgotten, and with the last one its lease.
+** Invariant: 'open' of a batch is the number of its unsettled claims, and its row is deleted
+** with the last of them. A claim that neither the read nor a second read brings was cancelled
+** or moved in between. The second read sees committed rows and no snapshot. The claim is
+** forgotten, and with the last one its lease.
 */
 #include "claim/inner.h"
 
@@ -244,8 +244,8 @@ static bool add_job(ns_db *db, int64_t lease, const ns_value *r, ns_jobs *out) {
   return true;
 }
 
-/* What its verdict has to know. It takes back exactly this signal: another may
-** come meanwhile. */
+/* Keeps the facts that the job's verdict needs. A verdict takes back exactly this signal:
+** another may come meanwhile. */
 static void note_claim(ns_db *db, int64_t lease, const ns_value *r) {
   ns_claimed *c = ns_claim_leases_find(&db->claim.leases, lease, r[R_ID].i, r[R_RUN].i);
   if (c == NULL)
@@ -263,8 +263,8 @@ static ns_job *find_read(const ns_jobs *out, size_t first, int64_t id, int64_t r
   return NULL;
 }
 
-/* Claims of this lease that were not brought are not ours any more; nor are those that
-** were, when we have been declared dead while they were read. */
+/* Claims of this lease that were not brought are not ours any more. If we were declared dead
+** during the read, neither are the brought ones. */
 static ns_status forget_missing(ns_db *db, int64_t lease, ns_jobs *out, size_t first, ns_err *err) {
   ns_lease *b = ns_claim_leases_batch(&db->claim.leases, lease);
   ns_status st;
@@ -318,7 +318,7 @@ static ns_status read_list(ns_db *db, int64_t lease, const ns_token *t, size_t n
   return st;
 }
 
-/* In the order of the tokens: long stretches as such, what is between as lists. */
+/* Reads in the order of the tokens: long stretches as such, the tokens between as lists. */
 static ns_status read_tokens(ns_db *db, int64_t lease, const ns_token *t, size_t n, ns_jobs *out,
                              ns_err *err) {
   size_t done = 0;
@@ -428,7 +428,7 @@ ns_status ns_claim_read(ns_db *db, int64_t lease, const ns_claim_rows *takes, ns
   if (st == NS_OK && is_doubtful(out, first, n))
     st = read_again(db, lease, t, n, out, first, err);
   free(t);
-  db->ahead = 0; /* what was asked for is not for another read */
+  db->ahead = 0; /* the answer sent for ahead is not for another read */
   if (st == NS_OK)
     return forget_missing(db, lease, out, first, err);
   out->n = first; /* the next read brings all of them */

@@ -1,17 +1,17 @@
 /*
-** Promotion: jobs that are due move from scheduled to ready, in the order in which they were
-** due; and which jobs are due next here.
+** Promotion: due jobs move from scheduled to ready, in the order of their times. And which jobs
+** are due next here.
 **
-** Promoted rows stay in the index until purge has removed them, and a look from the start
-** would read all of them: so it begins at the floor, the last run_at that was promoted. Late
-** commits below the floor are looked for as far as that is cheap (claim/lanes.c), and no
-** verb waits for a due job before all has been looked at. A look at the head of scheduled
-** comes now and then, so that a cycle with nothing due costs nothing.
+** Promoted rows stay in the index until purge has removed them, and a look from the start would
+** read all of them. So a look begins at the floor, the last run_at that was promoted. Late
+** commits below the floor are looked for as far as that is cheap (claim/lanes.c). No verb waits
+** for a due job before all rows have been looked at. A look at the head of scheduled comes now
+** and then, so that a cycle with nothing due costs nothing.
 **
-** A program that ends when nothing is left waits for jobs that are due soon and that it will
-** claim itself, and for nothing else. Those rows are chosen as a claim chooses them, by
-** queue and kind, and by the name itself, which may share its kind with other names. Below the
-** floor nothing is looked for: ns_looked_everywhere says when that can be trusted.
+** A program that ends when nothing is left waits only for jobs that are due soon and that it
+** will claim itself. Those rows are chosen as a claim chooses them: by queue and kind, and by
+** the name itself, since two names may share a kind. Nothing is looked for below the floor:
+** ns_looked_everywhere says when that can be trusted.
 **
 ** Invariant: the floor moves only after the commit, and never back but to 0, when all floors
 ** are dropped.
@@ -27,7 +27,7 @@
 #define LOOK_EVERY INT64_C(20000)      /* µs between looks at scheduled */
 #define LOOK_CONTENDED (NS_SECOND / 5) /* ... under contention, as other holders look as well */
 #define PROMOTE_AT_ONCE 1000           /* rows per cycle */
-#define LATE_COMMIT (5 * NS_SECOND)    /* the floor of what other holders promote trails by this */
+#define LATE_COMMIT (5 * NS_SECOND)    /* the floor trails promotions of other holders by this */
 #define END INT64_MAX
 
 ns_status ns_claim_promote_one(ns_db *db, int64_t queue_id, int64_t rank, int64_t id, int64_t run,
@@ -56,7 +56,7 @@ static ns_status collect_due(ns_db *db, ns_stmt *s, int64_t *cols, size_t *n, ns
     for (size_t c = 0; c < P_OFFSET; c++)
       cols[c * PROMOTE_AT_ONCE + *n] = row[c].i;
     cols[P_OFFSET * PROMOTE_AT_ONCE + *n] = (int64_t)*n;
-    cols[P_ALONE * PROMOTE_AT_ONCE + *n] = 0; /* those never wait here */
+    cols[P_ALONE * PROMOTE_AT_ONCE + *n] = 0; /* jobs to be claimed alone never wait here */
     ++*n;
   }
   return st;
@@ -130,7 +130,7 @@ static ns_status next_scheduled(ns_db *db, int64_t from, int64_t *in, ns_err *er
   return st;
 }
 
-/* From the floor on. What other holders have promoted is not read again and again. */
+/* From the floor on. Jobs that other holders have promoted are not read again and again. */
 static ns_status promote_above(ns_db *db, size_t *n, int64_t *next_due, ns_err *err) {
   ns_status st = next_scheduled(db, db->claim.due_floor, next_due, err);
   if (st == NS_OK && *next_due == 0)

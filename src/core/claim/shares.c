@@ -1,14 +1,14 @@
 /*
 ** Shares: which of its queues a claim asks, and for how many jobs.
 **
-** Of many queues most have nothing, and one statement tells which have. Its answer is used for a
-** while, as it may be dear; but a claim that would come back with too few jobs asks again about
-** those that had nothing. When more queues have work than are worth a statement each, one
+** Of many queues most have nothing, and one statement tells which have jobs. Its answer is used
+** for a while, as it may be dear. But a claim that would come back with too few jobs asks again
+** about the empty ones. When more queues have work than are worth a statement each, one
 ** statement takes the first job of each.
 **
-** Invariant: a queue is left out only when it had nothing, or for a part of a second while other
-** queues fill the claim. An assert sees that no claim takes more than was asked for; the rest of
-** this is about cost.
+** Invariant: a queue is left out only when it had nothing, or for a part of a second while
+** other queues fill the claim. An assert sees that no claim takes more than was asked for; the
+** rest of this is about cost.
 */
 #include "claim/inner.h"
 
@@ -20,19 +20,19 @@
 
 #define MANY 8                   /* queues to be asked one by one */
 #define FEW 4                    /* jobs of each: then one statement takes them */
-#define SINGLY INT64_C(1000)     /* µs: what it costs to ask one queue, at most */
+#define SINGLY INT64_C(1000)     /* µs: cost of asking one queue, at most */
 #define BUSY_CHEAP INT64_C(1000) /* µs: ask for the busy ones each time */
 #define DEAR INT64_C(20000)      /* ... or rather ask all, from their floors on */
 #define BUSY_LATEST (NS_SECOND / 2)
 #define SHARE 20      /* 1/20 of the time: 5 % */
 #define LOOK_EVERY 64 /* first jobs, until a queue is looked through */
 
-/* One queue in one claim. */
+/* The share of one queue in one claim. */
 typedef struct share {
   const ns_weighted_queue *queue;
   ns_claim_queue *s;
   bool dry;     /* is not asked, or not any more */
-  bool singly;  /* has what is not to be had together with other queues' */
+  bool singly;  /* its jobs cannot be had in one statement with other queues' jobs */
   uint64_t lot; /* among queues of the same credit */
 } share;
 
@@ -42,7 +42,7 @@ typedef struct shares {
   size_t n;
 } shares;
 
-/* A record of a queue that is new moves other records. */
+/* Makes the shares of a claim. The record of a new queue moves other records. */
 static ns_status make_shares(ns_db *db, const ns_weighted_queue *queues, size_t n, shares *all,
                              ns_err *err) {
   size_t known;
@@ -93,7 +93,8 @@ static ns_status ask_which_have_jobs(ns_db *db, share *const *of, size_t n, ns_e
   return st;
 }
 
-/* It reads deleted rows, which floors spare those that are asked one by one. */
+/* Does the question about all queues cost too much? It reads deleted rows, which floors spare
+** single queues. */
 static bool is_dear(const ns_db *db, size_t n) {
   return db->claim.busy_cost > DEAR && db->claim.busy_cost > (int64_t)n * SINGLY;
 }
@@ -118,7 +119,7 @@ static bool is_left_out(const share *x) {
   return x->dry && x->s->quiet;
 }
 
-/* '*all_told': no queue is left out but those that have nothing now. */
+/* Leaves out queues without jobs. '*all_told': all queues with jobs now are asked. */
 static ns_status leave_out_empty(ns_db *db, shares *all, bool *all_told, ns_err *err) {
   bool ask_all = all->n <= MANY || is_dear(db, all->n);
   *all_told = true;
@@ -135,7 +136,7 @@ static ns_status leave_out_empty(ns_db *db, shares *all, bool *all_told, ns_err 
 
 /* ------------------------------------------------------- one by one */
 
-/* A queue that runs dry loses what it has saved. */
+/* A queue that runs dry loses its saved credit. */
 static void mark_dry(share *x) {
   x->dry = true;
   x->s->credit = x->s->credit < 0.0 ? x->s->credit : 0.0;
@@ -150,7 +151,7 @@ static ns_status take_from(ns_db *db, share *x, size_t want, ns_claim_rows *out,
   return st;
 }
 
-/* The one with the most credit that is still worth asking; NULL: none. */
+/* The share with the most credit that is still worth asking; NULL: none. */
 static share *share_with_most_credit(const shares *all) {
   share *best = NULL;
   for (size_t i = 0; i < all->n; i++) {
@@ -161,7 +162,7 @@ static share *share_with_most_credit(const shares *all) {
   return best;
 }
 
-/* Shares 'limit' among those that are not dry. */
+/* Shares 'limit' among the shares that are not dry. */
 static void give_credit(const shares *all, size_t limit) {
   int total = 0;
   for (size_t i = 0; i < all->n; i++)
@@ -215,8 +216,8 @@ static ns_status lock_firsts(ns_db *db, share **of, size_t n, ns_stmt *s, ns_cla
   return st;
 }
 
-/* A queue that has given none has none, or one that another transaction holds, or of another name.
- */
+/* Asks about queues that gave no row: they are empty, or their first row is locked by another
+** transaction, or has another name. */
 static ns_status ask_about_rest(ns_db *db, share **of, size_t n, ns_err *err) {
   size_t k = 0;
   ns_status st;
@@ -262,8 +263,8 @@ static bool is_to_be_looked_through(const ns_db *db, const ns_claim_queue *s) {
                                     ns_claim_lanes_of(&db->claim.lanes, s->queue_id, &first) > 1);
 }
 
-/* As is_dear. One is believed when the next is, too: it may have been the machine that was
-** slow. */
+/* Are the rounds as dear as in is_dear? One dear round counts only when the next is dear, too:
+** the machine may have been slow. */
 static void rest_from_rounds(ns_db *db, int64_t start, size_t n) {
   int64_t cost = ns_mono_us() - start;
   bool dear = cost > DEAR + (int64_t)n * SINGLY;
@@ -272,8 +273,8 @@ static void rest_from_rounds(ns_db *db, int64_t start, size_t n) {
   db->claim.firsts_dear = dear;
 }
 
-/* One job of each of the 'n' that are picked, or of 'most' of them: by credit, and by lot,
-** so that hosts do not all ask the same. */
+/* Takes one job of each of the 'n' queues, or of 'most' of them. They are picked by credit, and
+** by lot, so that hosts do not all ask the same. */
 static ns_status take_round(ns_db *db, shares *all, size_t n, size_t most, ns_claim_rows *out,
                             ns_err *err) {
   share **of = all->some;
@@ -320,7 +321,7 @@ static ns_status take_rounds(ns_db *db, shares *all, size_t limit, ns_claim_rows
 
 /* ------------------------------------------------------------- the claim */
 
-/* The places that are one queue's own. What is left of the limit is for all. */
+/* Takes jobs for the places reserved to one queue. The rest of the limit is for all queues. */
 static ns_status take_reserved(ns_db *db, const shares *all, ns_claim_rows *out, ns_err *err) {
   ns_status st = NS_OK;
   for (size_t i = 0; st == NS_OK && i < all->n; i++) {
@@ -334,7 +335,7 @@ static ns_status take_reserved(ns_db *db, const shares *all, ns_claim_rows *out,
   return st;
 }
 
-/* One queue after the other. */
+/* Claims from one queue after the other. */
 static ns_status take_strictly(ns_db *db, const shares *all, size_t limit, ns_claim_rows *out,
                                ns_err *err) {
   ns_status st = NS_OK;
@@ -344,7 +345,8 @@ static ns_status take_strictly(ns_db *db, const shares *all, size_t limit, ns_cl
   return st;
 }
 
-/* Deficit round robin: who has most credit takes up to it; the rest goes round again. */
+/* Deficit round robin: the queue with most credit takes up to it; the rest of the limit goes
+** round again. */
 static ns_status take_shares(ns_db *db, shares *all, size_t limit, ns_claim_rows *out,
                              ns_err *err) {
   ns_status st;
@@ -354,7 +356,7 @@ static ns_status take_shares(ns_db *db, shares *all, size_t limit, ns_claim_rows
   while (st == NS_OK && out->n < limit && (x = share_with_most_credit(all)) != NULL) {
     size_t rest = limit - out->n;
     size_t want;
-    if (x->s->credit < 1.0) /* what dry queues left is shared out again */
+    if (x->s->credit < 1.0) /* shares of dry queues are shared out again */
       give_credit(all, rest);
     want = x->s->credit >= 1.0 ? (size_t)x->s->credit : 1;
     if (want > rest || all->n == 1)

@@ -1,13 +1,13 @@
 /*
 ** The text of a claiming statement, and which of its two forms runs.
 **
-** The text has the lanes of one queue as ranges in the order of the key, and the kinds of
-** the names that this handle claims, made once when the names are given. It depends on the
-** number of ranges, and on whether all rows are meant, only: so few statements are prepared.
+** The text has the lanes of one queue as ranges in the order of the key. It has the kinds of
+** the names that this handle claims, made once when the names are given. It depends only on the
+** number of ranges and on whether all rows are wanted, so few statements are prepared.
 **
-** The fast form is a DELETE that gives up at once when it meets a row that another
-** transaction has locked. Then the other form, a SELECT … SKIP LOCKED and a DELETE of its rows by
-** key, runs in the same cycle and for a growing number of cycles.
+** The fast form is a DELETE that gives up at once when it meets a row that another transaction
+** has locked. Then the other form runs: a SELECT … SKIP LOCKED and a DELETE of its rows by key.
+** It runs in the same cycle and for a growing number of cycles.
 **
 ** Invariant: where a lock wait would end the whole transaction the fast form never runs. A
 ** number may stand for a second name, too, so claimed names are compared once more.

@@ -1,32 +1,32 @@
 /*
-** The sweep finds rows that a claim over the known lanes from their floors on does not see: lanes
-** that are not known, rows that were committed late, and, for a claimer of some names, where among
-** rows of other names its own rows are.
+** The sweep finds rows that a claim over the known lanes, from their floors on, does not see.
+** They are in unknown lanes, or were committed late. For a claimer of some names, its own rows
+** may lie among rows of other names.
 **
-** Lanes are found by key, from the bottom up: the last row before a lane is the end of the
-** one above it, its sentinel or an unclaimed row, so no deleted rows are read. A known lane
-** that is not found so has lost its sentinel, which is put up again.
+** Lanes are found by key, from the bottom up. The last row before a lane is the end of the lane
+** above it: its sentinel or an unclaimed row. So no deleted rows are read. A known lane that is
+** not found so has lost its sentinel, which is put up again.
 **
 ** Late rows lie among deleted ones, which have to be read; windows (claim/lanes.c) say how
 ** far. The floor of a lane goes back to the first late row, and the claim that follows takes
 ** it in true order.
 **
-** A claim of some names passes over rows of other names, and those stay: there may be 500,000 at
-** the head of a lane. A prescan reads each of them once, without locks and in steps of
-** bounded length; the claim itself, which locks all it reads, is over a stretch in which few
-** are. Stretches above the floors are read before a claim, those below in rounds, for 1/20
-** of the time. A lane that was read to its end is claimed from without bounds, until a full
-** claim, or a pause, lets rows of other names gather there.
+** A claim of some names passes over rows of other names, which stay: there may be 500,000 at
+** the head of a lane. A prescan reads each of them once, without locks and in steps of bounded
+** length. The claim itself, which locks all rows that it reads, covers a stretch with few of
+** them. Stretches above the floors are read before a claim, stretches below in rounds, for 1/20
+** of the time. A lane that was read to its end is claimed from without bounds. A full claim, or
+** a pause, ends that, since rows of other names may gather there.
 **
-** Invariant: nothing here takes a job; locks are taken for one late row per sweep at most.
-** No assert: which locks a statement takes is the server's.
+** Invariant: nothing here takes a job; locks are taken for one late row per sweep at most. No
+** assert: the server decides which locks a statement takes.
 */
 #include "claim/inner.h"
 
 #include "clock.h"
 
 #define RANKS 256
-#define ER_TOO_LONG 1969 /* what the server calls max_statement_time exceeded */
+#define ER_TOO_LONG 1969 /* the server's number for max_statement_time exceeded */
 
 bool ns_claim_sweep_is_due(const ns_claim_queue *s) {
   return ns_mono_us() >= s->window.next;
@@ -53,8 +53,8 @@ ns_status ns_claim_union_run(ns_db *db, ns_sql sql, size_t n, const ns_value *pa
 
 /* ------------------------------------------------------------------- lanes */
 
-/* Which lanes stand right above those of 'ranks'? New ones are learnt, and take
-** the place of 'ranks'; all are marked in 'seen'. */
+/* Which lanes stand right above the lanes of 'ranks'? New lanes are learnt and replace 'ranks';
+** all lanes are marked in 'seen'. */
 static ns_status find_lanes_above(ns_db *db, int64_t queue_id, int64_t *ranks, size_t *n,
                                   bool *seen, ns_err *err) {
   ns_value params[2 * (RANKS + 1)];
@@ -110,8 +110,8 @@ static ns_status find_lanes(ns_db *db, int64_t queue_id, bool *news, ns_err *err
 
 /* --------------------------------------------------------------- late rows */
 
-/* The first row that 'range' has below the floors of up to NS_LANES_MAX lanes; it
-** stays locked, and those that other sessions hold are left. */
+/* Finds the first row of 'range' below the floors of up to NS_LANES_MAX lanes. It stays locked;
+** rows that other sessions hold are left. */
 static ns_status find_late_in(ns_db *db, ns_sql sql, const ns_lane *lanes, size_t n,
                               ns_scan_range range, bool *found, ns_err *err) {
   ns_claim_ranges r;
@@ -221,7 +221,7 @@ static ns_status read_end(ns_db *db, const lane_part *p, part_seen *out, ns_err 
   return st;
 }
 
-/* How far a step comes, and what is wanted of it. */
+/* Reads how far a step comes, and how many of its rows are wanted. */
 static ns_status read_step(ns_db *db, const lane_part *p, part_seen *out, ns_err *err) {
   const ns_value *row = NULL;
   ns_status st = read_end(db, p, out, err);
@@ -244,7 +244,7 @@ static void raise_lane_floor(ns_lane *lane, int64_t floor, int64_t job) {
   lane->job = job;
 }
 
-/* What a claim of this cycle has come short of is another stretch. */
+/* Sets the end of a lane's stretch: a claim of this cycle has come short of another stretch. */
 static void set_stretch_end(ns_lane *lane, const part_seen *x) {
   lane->spent = false;
   lane->end = x->full ? x->last + 1 : NS_LANE_END;
@@ -272,7 +272,8 @@ static ns_status step_above(ns_db *db, ns_lane *lane, ns_err *err) {
   return NS_OK;
 }
 
-/* Of a lane with few rows of other names a claim would soon come short at its end. */
+/* Extends the stretch of a lane with few rows of other names: a claim would soon come short at
+** its end. */
 static ns_status extend_stretch(ns_db *db, ns_lane *lane, ns_err *err) {
   part_seen x;
   ns_status st = read_end(
@@ -356,8 +357,8 @@ static ns_status step_below(ns_db *db, ns_claim_queue *s, const ns_lane *lane, n
   return NS_OK;
 }
 
-/* One step on a round below the floors, or, with 'all', as many as find something or
-** end the round. '*found': 'hidden' of 's' is where. */
+/* Goes one step on in a round below the floors. With 'all' it goes on until a step finds
+** something or the round ends. '*found': 'hidden' of 's' has the place. */
 static ns_status prescan_below(ns_db *db, ns_claim_queue *s, bool all, bool *found, ns_err *err) {
   int64_t start = ns_mono_us();
   const ns_lane *lane;

@@ -3,9 +3,8 @@
 ** alone; sentinels, leases and claims in doubt.
 **
 ** Invariant: nothing here waits for a row lock (claim/statement.c has the two forms of a
-** claim). Floors move only after the commit, so rows of a claim that was rolled back are
-** found again by the next one. While a job is held that was claimed alone, no other such
-** job is.
+** claim). Floors move only after the commit, so rows of a claim that was rolled back are found
+** again by the next one. While a job is held that was claimed alone, no other such job is held.
 */
 #include "claim/inner.h"
 
@@ -65,7 +64,8 @@ static ns_status take_rows(ns_db *db, ns_bytes fast, ns_bytes skip, const ns_val
   return st;
 }
 
-/* How the rows of other names are passed. Who feels alone is cut when that takes long. */
+/* The form of a claim that passes rows of other names. A claimer that has met no contention is
+** cut when that takes long. */
 static ns_sql skipping_form(const ns_db *db, size_t want) {
   if (!ns_claim_admission_watches(db))
     return NS_SQL_CLAIM_SKIP;
@@ -98,9 +98,8 @@ static ns_status take_from(ns_db *db, const ns_lane *lanes, size_t n, size_t wan
   return st;
 }
 
-/* Lanes above the first row had nothing: their floors rise, or rows that other holders have claimed
-** there
-** would be read again and again. */
+/* Lanes above the first row had nothing, so their floors rise. Otherwise rows that other
+** holders have claimed there would be read again and again. */
 static void raise_passed_floors(ns_db *db, int64_t queue_id, const ns_claim_rows *out,
                                 size_t before) {
   int64_t rank = out->n > before ? out->items[before].rank : INT64_MAX;
@@ -124,7 +123,7 @@ static ns_status take_lanes(ns_db *db, int64_t queue_id, size_t want, ns_claim_r
   return st;
 }
 
-/* What a sweep has found so deep below a floor that the floor stays. */
+/* Takes rows that a sweep has found so deep below a floor that the floor stays. */
 static ns_status take_hidden(ns_db *db, ns_claim_queue *s, size_t want, ns_claim_rows *out,
                              ns_err *err) {
   const ns_lane_gap h = s->hidden;
@@ -154,8 +153,8 @@ static bool is_in_the_middle(const ns_db *db, const ns_claim_queue *s) {
   return s != NULL && !s->quiet && ns_claim_prescan_goes_on(db, s->queue_id);
 }
 
-/* In true order. When nothing is found, what floors hide is looked for, once the lanes
-** have been gone through. A claim that comes back short has seen all that is known. */
+/* Takes rows in true order. When the lanes give nothing, rows hidden below floors are looked
+** for. A claim that comes back short has seen all known rows. */
 static ns_status take_in_order(ns_db *db, ns_claim_queue *s, size_t want, ns_claim_rows *out,
                                ns_err *err) {
   size_t before = out->n;
@@ -178,7 +177,7 @@ static ns_status take_in_order(ns_db *db, ns_claim_queue *s, size_t want, ns_cla
   return NS_OK;
 }
 
-/* Is it time to look for what floors hide, whatever the claim finds? */
+/* Is it time to look below the floors, whatever the claim finds? */
 static bool is_sweep_due(const ns_claim_queue *s) {
   bool late = s->full && s->window.next > 0 && ns_mono_us() - s->window.next > SWEEP_LATEST;
   return ns_claim_sweep_is_due(s) && (s->since >= SWEEP_CLAIMS || late);
@@ -250,7 +249,7 @@ void ns_claim_next_look(const ns_db *db, const ns_weighted_queue *queues, size_t
     const ns_claim_queue *s = ns_claim_queue_known(&db->claim.lanes, queues[i].queue_id);
     int64_t wait = s != NULL ? ns_claim_window_when(&s->window) - ns_mono_us() : 0;
     if (wait > 0 && s->window.open && (*in < 0 || wait < *in))
-      *in = wait; /* what is over is of a queue that was not asked */
+      *in = wait; /* the time over is that of a queue that was not asked */
   }
 }
 
@@ -338,7 +337,7 @@ static size_t count_alone(const ns_claim_rows *rows) {
   return n;
 }
 
-/* Before the commit: what cannot be remembered is not claimed. */
+/* Runs before the commit: a claim that cannot be remembered is not made. */
 static bool remember_batch(ns_db *db, const ns_claim_rows *takes, int64_t lease, int64_t span) {
   ns_claimed *claims = malloc((takes->n + 1) * sizeof *claims);
   bool ok = claims != NULL;

@@ -1,28 +1,30 @@
 /*
 ** Turns: of lower lanes beside upper ones (aging), and of claimers in a crowd (admission).
 **
-** Aging. While a queue has more than is claimed, rows of high lanes would keep those of lower lanes
-** waiting for ever. So every 16th row is the oldest of a lower lane: one turn for the lowest lane
-** that has any, the next for all of them in rotation, from the lowest up. No row is moved.
+** Aging. While a queue has more jobs than are claimed, rows of high lanes would keep lower
+** lanes waiting for ever. So every 16th row is the oldest of a lower lane. One turn is for the
+** lowest lane that has any; the next is for all of them in rotation, from the lowest up. No row
+** is moved.
 **
-** Invariant: a turn of aging reads one row per lane, by key, and nothing of the lanes that
-** are served anyway: neither a long backlog there nor its deleted rows cost anything. Turns are
-** counted in rows and claims, so their cost stays a fixed small part of the claims; and one is due
-** every five seconds, for claimers that take a row now and then. (It is about cost: no assert.)
+** Invariant: a turn of aging reads one row per lane, by key, and nothing of the lanes that are
+** served anyway. So neither their long backlog nor their deleted rows cost anything. Turns are
+** counted in rows and claims, so their cost stays a fixed small part of the claims. One is also
+** due every five seconds, for claimers that take a row now and then. (It is about cost: no
+** assert.)
 **
 ** Admission locks. Under contention claimers of a queue go in a few at a time.
 **
-** An admission lock is a named lock, kept until the claim is committed. Rows that other sessions
-** have locked are skipped one by one, and each of them costs the server a lock that is asked for
-** and taken back, under a mutex that all share. When many claim, each skips the rows of all other
-** claims, so the work grows with its square. Contention is not counted but met: by a look at
-** rows that is cut when it takes too long, and then by waits for these locks. A claimer that
-** finds them free for some claims goes on without asking.
+** An admission lock is a named lock, kept until the claim is committed. Rows that other
+** sessions have locked are skipped one by one. Each costs the server a lock that is asked for
+** and taken back, under a mutex that all sessions share. When many claim, each skips the rows
+** of all other claims, so the work grows with its square. Contention is not counted but met.
+** First a look at rows is cut because it takes too long; then waits for these locks show it. A
+** claimer that finds them free for some claims goes on without asking.
 **
 ** Invariant: claims are as right without these locks, so no wait for one is unbounded. A
-** claimer that finds the same session in a lock after a whole step of waiting goes on
-** without, and asks for other locks from then on. A lost connection frees its lock. No
-** assert for the waits: the server ends them.
+** claimer that finds the same session in a lock after a whole step of waiting goes on without
+** it. It asks for other locks from then on. A lost connection frees its lock. No assert for the
+** waits: the server ends them.
 */
 #include "claim/inner.h"
 
@@ -32,7 +34,7 @@
 
 /* --------------------------------------------------------------------- aging */
 
-#define AGING_EVERY 16               /* rows in true order for one that is aged */
+#define AGING_EVERY 16               /* rows in true order for each aged one */
 #define AGING_CLAIMS 8               /* ... and at least so many claims, and one */
                                      /* more per lane that was looked at */
 #define AGING_LATEST (5 * NS_SECOND) /* a turn is due after this, if few rows pass */
@@ -70,7 +72,7 @@ void ns_claim_aging_reset(ns_claim_queue *s) {
 
 /* ------------------------------------------------------------------ asking */
 
-/* The lanes below the one that is served; '*first' is the uppermost. */
+/* The lanes below the served one; '*first' is the uppermost. */
 static size_t lower_lanes(const ns_db *db, const ns_claim_queue *s, size_t *first) {
   size_t n = ns_claim_lanes_of(&db->claim.lanes, s->queue_id, first);
   while (n > 0 && db->claim.lanes.items[*first].rank <= s->rank) {
@@ -117,7 +119,8 @@ static const lane_head *lowest_head(const lane_heads *h, int64_t bound) {
   return best;
 }
 
-/* Every other turn is the lowest lane's; those between go round from there up. */
+/* Every other turn is the lowest lane's; the lanes between take the rest in rotation from there
+** up. */
 static const lane_head *choose_head(ns_claim_queue *s, const lane_heads *h) {
   const lane_head *bottom = lowest_head(h, RANKS);
   const lane_head *next;

@@ -2,14 +2,13 @@
 ** The cycle: settle + promote + claim in one transaction. Its verdicts are in
 ** cycle/verdicts.c, the claim of a single handle is in cycle/single.c.
 **
-** Invariant: memory (lanes, verdict statuses, settled claims) changes only after
-** the commit is known; a claim's lease is remembered before, while it can still
-** be refused, and forgotten again when its transaction fails. Each cycle that writes
-** puts its number into the holder's row; after a cut at COMMIT that row says whether it
-** happened. When it cannot be asked, the claims stay in doubt until the next cycle looks for
-** the lease, and the verdicts until the next cycle, before it writes anything, has read
-** the number: a verdict that was written is OK when its caller comes with it
-** again, not STALE.
+** Invariant: memory (lanes, verdict statuses, settled claims) changes only after the commit is
+** known. A claim's lease is remembered before, while it can still be refused, and forgotten
+** again when its transaction fails. Each cycle that writes puts its number into the holder's
+** row; after a cut at COMMIT that row says whether it happened. When the row cannot be read,
+** the claims stay in doubt until the next cycle looks for the lease. The verdicts stay in doubt
+** until the next cycle has read the number, before it writes anything. A written verdict is
+** then OK, not STALE, when its caller comes with it again.
 */
 #include "cycle/inner.h"
 
@@ -27,7 +26,7 @@
 #include "push/push.h"
 #include "settle/settle.h"
 
-#define MANY 16 /* verdicts: then what they release may wait for the next cycle */
+#define MANY 16 /* verdicts: then dependents that they release may wait for the next cycle */
 
 static bool has_written(const ns_cycle_work *w) {
   for (size_t i = 0; i < w->nverdicts; i++)
@@ -58,9 +57,9 @@ static ns_status take_rows(ns_db *db, ns_cycle_work *w, ns_err *err) {
   return st == NS_OK ? ns_claim_separate(db, &w->takes, err) : st;
 }
 
-/* The first statement of a cycle that settles nothing is the look at scheduled or
-** that at the queues: both go out with the one that begins. Who serves no queue yet
-** looks at those first. */
+/* The claim's half. When a cycle settles nothing, its first statement is the look at scheduled
+** or at the queues: either goes out with the BEGIN. A handle that serves no queue yet looks at
+** the queues first. */
 static ns_status claim_half(ns_db *db, ns_cycle_work *w, ns_err *err) {
   bool served = w->want.nqueues > 0;
   ns_status st = served ? ns_claim_promote(db, &w->next_due, err) : NS_OK;
@@ -91,7 +90,7 @@ static ns_status cycle_run(ns_db *db, ns_tx *tx, ns_err *err) {
     st = ns_holder_committed(
         db, &(ns_doubtful){w->holder, w->number, w->verdicts, w->nverdicts}, &tx->done, err);
     if (st != NS_OK || tx->done)
-      return st; /* all of it happened; memory has what it did */
+      return st; /* the transaction is committed; memory has its results */
   }
   if (claims && db->holder == 0) { /* declared dead in an earlier try */
     if ((st = ns_db_begun(db, err)) == NS_OK)
@@ -142,7 +141,7 @@ static void read_ahead(ns_db *db, ns_tx *tx) {
     ns_claim_read_ahead(db, &w->takes);
 }
 
-/* None of them is written, or known to be. */
+/* Marks all verdicts as not written, or not known to be. */
 void ns_cycle_put_off(ns_verdict *v, size_t n) {
   for (size_t i = 0; i < n; i++) {
     v[i].status = NS_EBUSY;
@@ -163,7 +162,7 @@ ns_status ns_cycle_run(ns_db *db, ns_cycle_work *w, ns_err *err) {
   w->tells = db->finish.pending_due && db->is_host;
   st = ns_db_transact(db, &tx, err);
   ns_claim_admission_leave(db, st == NS_OK && !tx.replay);
-  ns_finish_late(db, false); /* a cycle that failed must not keep other jobs' ends */
+  ns_finish_late(db, false); /* a cycle that failed must not delay the ends of other jobs */
   db->finish.pending_due = db->finish.pending_due || (st != NS_OK && w->tells);
   if (st != NS_OK) {
     db->ahead = 0;
@@ -229,7 +228,7 @@ static ns_status read_claimed(ns_db *db, const ns_cycle_work *w, ns_jobs *out, n
   return st;
 }
 
-/* '*missed': some rows were of jobs that are gone, cancelled say, and gave nothing; those
+/* '*missed': some rows were of jobs that are gone, cancelled say, and gave nothing; the rows
 ** behind them are to be claimed at once. */
 static ns_status read_taken(ns_db *db, const ns_cycle_work *w, ns_jobs *out, bool *missed,
                             ns_err *err) {
@@ -239,8 +238,8 @@ static ns_status read_taken(ns_db *db, const ns_cycle_work *w, ns_jobs *out, boo
   return st;
 }
 
-/* After its deadline a job is not started any more; one that polls, is meant to
-** (max_polls), or has been parked, has its last look. */
+/* After its deadline a job is not started any more. A job that polls, is meant to (max_polls),
+** or has been parked, has its last look. */
 static bool is_expired(const ns_job *j, int64_t now) {
   return j->deadline != 0 && now >= j->deadline && j->polls == 0 &&
          j->phase == 0 && j->max_polls < 0;
@@ -255,8 +254,8 @@ static void keep_unsettled(ns_db *db) {
   db->claim.nexpired = kept;
 }
 
-/* Best effort: what cannot be ended now is ended with the next claim, or goes
-** back when the handle is closed. */
+/* Best effort: a job that cannot be ended now is ended with the next claim, or goes back when
+** the handle is closed. */
 static void end_expired(ns_db *db) {
   ns_cycle_work w = {.verdicts = db->claim.expired, .nverdicts = db->claim.nexpired};
   ns_err none;
@@ -269,8 +268,7 @@ static bool is_foreign(const ns_db *db, const ns_job *j) {
   return !db->is_host && !ns_claim_filter_has(&db->claim.filter, j->name);
 }
 
-/* Takes jobs that are too late, and those of other names, out of those that were
-** claimed from 'first' on. */
+/* Takes jobs that are too late or of other names out of the jobs claimed from 'first' on. */
 static bool drop_expired(ns_db *db, ns_jobs *out, size_t first) {
   int64_t now = ns_now(db);
   size_t kept = first;

@@ -7,7 +7,7 @@
 #include "handle.h"
 #include "holder/holder.h"
 
-/* One cycle on its way. */
+/* The work and results of one cycle. */
 typedef struct ns_cycle_work {
   ns_verdict *verdicts;
   size_t nverdicts;
@@ -16,29 +16,29 @@ typedef struct ns_cycle_work {
   int64_t lease;  /* of takes; 0: nothing was taken */
   int64_t span;   /* µs that lease lasts untouched; 0: as its holder */
   bool released;  /* jobs that the claim came too early for */
-  bool tells;     /* what earlier cycles have left in nightshift_met */
+  bool tells;     /* also tells what earlier cycles have left in nightshift_met */
   int64_t number; /* of this cycle */
-  int64_t holder; /* who tried it last: a later one may be registered since */
+  int64_t holder; /* the holder that tried it last: another may be registered since */
   int64_t next_due;
 } ns_cycle_work;
 
-/* Runs one cycle: its verdicts, and its claim if there is a limit. Errors: as those of a
-** transaction; then its verdicts are BUSY. */
+/* Runs one cycle: its verdicts, and its claim if there is a limit. Errors: as of a transaction;
+** then its verdicts are BUSY. */
 ns_status ns_cycle_run(ns_db *db, ns_cycle_work *w, ns_err *err);
 
 /* Makes verdicts BUSY: none of them is written, or known to be. */
 void ns_cycle_put_off(ns_verdict *v, size_t n);
 
-/* The same as ns_cycle_run, with verdicts that are too big or refused sorted out; all of them
-** come back as they were given. */
+/* Like ns_cycle_run, but verdicts that are too big or refused are sorted out; all of them come
+** back as they were given. */
 ns_status ns_cycle_with_verdicts(ns_db *db, ns_cycle_work *w, ns_err *err);
 
 /* ----------------------------------------- verdicts in doubt: verdicts.c */
 
-/* Remembers what was to be written; out of memory: then a repeat is STALE. */
+/* Remembers the verdicts in doubt; without memory a repeat is STALE. */
 void ns_cycle_in_doubt_add(ns_db *db, const ns_doubtful *c);
 
-/* Asks whether the cycle in doubt was written. No other can have been since.
+/* Asks whether the cycle in doubt was written. No other cycle can have been written since.
 ** Errors: GONE, BUSY. */
 ns_status ns_cycle_in_doubt_resolve(ns_db *db, ns_err *err);
 

@@ -1,10 +1,10 @@
 /*
-** A single handle: its claim, cycles that only claim with the sleep between them; and giving
-** back what it has claimed when it closes.
+** A single handle: its claim, made of cycles that only claim with sleeps between them. And
+** giving back its claims when it closes.
 **
 ** Invariants: no transaction is open while it sleeps, and the handle's own connection is idle:
-** a second one listens. It sleeps no longer than until something is due, or it is time to look
-** after other holders. A handle that was woken for nothing listens again at once: a row that is
+** a second one listens. It sleeps no longer than until a job is due, or it is time to look
+** after other holders. A handle that was woken for nothing listens again at once. A row that is
 ** not committed yet is found by the looks of that sleep. Closing waits for no lock longer than
 ** LEAVE_MAX; the rest is found by other holders, which see this one dead.
 */
@@ -60,7 +60,7 @@ static ns_status wait_for_work(ns_db *db, int64_t queue_id, bool paused, int64_t
   return NS_OK;
 }
 
-/* One cycle that only claims. */
+/* Runs one cycle that only claims. */
 static ns_status claim_once(ns_db *db, const ns_weighted_queue *queue, size_t limit, int64_t lease,
                             ns_jobs *out, int64_t *next_due, ns_err *err) {
   ns_want want = {.queues = queue, .nqueues = 1, .limit = limit};
@@ -103,7 +103,7 @@ ns_status ns_claim(ns_db *db, ns_bytes queue, size_t limit, int64_t wait, int64_
 
 #define LEAVE_MAX (3 * NS_SECOND) /* a close waits this long for locked rows */
 
-/* One release verdict per open claim; false: there was no memory for some. */
+/* Makes one release verdict per open claim; false: there was no memory for some. */
 static bool list_releases(const ns_leases *leases, ns_verdict **out, size_t *n) {
   ns_verdict *all = NULL;
   size_t cap = 0;

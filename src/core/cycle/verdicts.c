@@ -1,11 +1,11 @@
 /*
-** The verdicts of a cycle: those in doubt, after a cycle that was cut at its commit; those that are
-** refused; and the settle of a single handle, a cycle of one half.
+** The verdicts of a cycle: verdicts in doubt, after a cycle that was cut at its commit, and
+** refused verdicts. And the settle of a single handle, a cycle of one half.
 **
-** Invariant: no cycle writes before it is known whether the one in doubt was written. A
-** verdict that cannot be written together with the rest is written apart, or put off: it keeps
-** no other waiting. A message in place of the caller's words lives no longer than the call.
-** The first is asserted where a cycle begins (cycle/cycle.c).
+** Invariant: no cycle writes before it is known whether the cycle in doubt was written. A
+** verdict that cannot be written together with the rest is written apart, or put off: it delays
+** no other. A message in place of the caller's words lives no longer than the call. The first
+** is asserted where a cycle begins (cycle/cycle.c).
 */
 #include "cycle/inner.h"
 
@@ -77,7 +77,7 @@ void ns_cycle_recognise_repeat(ns_db *db, ns_verdict *v) {
 
 /* ------------------------------------------------------- refused verdicts */
 
-/* Its values are at fault: those that we refuse, and those that the server does. */
+/* Is one of its values at fault? We refuse some values, the server others. */
 static bool is_refusal(ns_status st, const ns_err *err) {
   bool ours = st == NS_EINVALID || st == NS_ETOOBIG || st == NS_EDUPLICATE || st == NS_ENOTFOUND;
   return st != NS_OK && err->sqlerr != 0 ? ns_link_blames_value(err) : ours;
@@ -101,8 +101,8 @@ static void put_off_for_trouble(ns_db *db, ns_verdict *v, const ns_err *err) {
   v->trouble = true;
 }
 
-/* A verdict with values that the server refuses: its job fails with the server's words
-** instead. Those are no handler's, so what is refused then is put off. */
+/* A verdict with values that the server refuses: its job fails with the server's words instead.
+** Those words are no handler's, so a second refusal puts the verdict off. */
 static ns_status settle_refused(ns_db *db, ns_verdict *v, ns_err *err) {
   ns_cycle_work w = {.verdicts = v, .nverdicts = 1};
   char text[sizeof err->message];
@@ -116,11 +116,11 @@ static ns_status settle_refused(ns_db *db, ns_verdict *v, ns_err *err) {
   return NS_OK;
 }
 
-/* Verdicts that failed together go in halves, and so on down to those that fail by
-** themselves; the rest are written. */
+/* Verdicts that failed together are tried in halves, and so on down to the single ones that
+** fail; the rest are written. */
 typedef struct apart {
   int64_t until; /* monotonic: then the rest stays BUSY, as other sessions wait for us … */
-  bool found;    /* … but one at least is found each time */
+  bool found;    /* … but at least one failing verdict is found each time */
 } apart;
 
 /* 'st' and 'err': how they failed. */
@@ -193,8 +193,8 @@ static void restore_verdicts(ns_verdict *v, const ns_verdict *given, size_t n) {
 
 /* --------------------------------------------------------------------- verbs */
 
-/* Verdicts that are written, of a call that fails all the same: its caller comes with
-** them again, but a host sorts them out by their statuses. */
+/* Remembers verdicts that are written although their call fails. A single handle's caller comes
+** with them again; a host sorts them out by their statuses. */
 static void remember_written(ns_db *db, const ns_verdict *v, size_t n) {
   ns_settle_in_doubt *d = &db->settle.doubt;
   if (db->is_host)
@@ -212,7 +212,7 @@ static void remember_written(ns_db *db, const ns_verdict *v, size_t n) {
   }
 }
 
-/* Settles and claims; what cannot be settled together is settled apart. */
+/* Settles and claims; verdicts that cannot be settled together are settled apart. */
 static ns_status settle_and_claim(ns_db *db, ns_cycle_work *w, ns_err *err) {
   size_t n = w->nverdicts;
   ns_status st = ns_cycle_run(db, w, err);
@@ -228,8 +228,8 @@ static ns_status settle_and_claim(ns_db *db, ns_cycle_work *w, ns_err *err) {
   return st;
 }
 
-/* The verdicts' half of a call: what is too big is replaced, and all of it
-** comes back as it was given. */
+/* The verdicts' half of a call: values that are too big are replaced, and all verdicts come
+** back as they were given. */
 ns_status ns_cycle_with_verdicts(ns_db *db, ns_cycle_work *w, ns_err *err) {
   ns_verdict *v = w->verdicts;
   size_t n = w->nverdicts;

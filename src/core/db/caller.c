@@ -1,14 +1,13 @@
 /*
-** The caller's own SQL: running it, and the session behind the connection as far as it changes
-** that: which statements are refused, which may leave something behind, and setting all of it
-** back.
+** The caller's own SQL: running it, and setting back the session that it may change. This file
+** knows which statements are refused and which may leave something behind.
 **
 ** Invariant: outside ns_begin and ns_commit no transaction of the caller's stays open and
-** autocommit is on, so nothing of ours commits what the caller has begun. A statement
-** that may have changed the session marks it; a session without a mark is as it was at
-** connect, but for named locks that a trigger, view or function takes unseen. Asserted
-** before a transaction of ours begins (ns_db_session_begins). A report is run once more when it
-** was interrupted outside a transaction; no other statement of the caller's is.
+** autocommit is on. So no statement of ours commits the caller's work. A statement that may
+** have changed the session marks it. A session without a mark is as it was at connect, except
+** for named locks that a trigger, view or function takes unseen. Asserted before a transaction
+** of ours begins (ns_db_session_begins). A report that was interrupted outside a transaction is
+** run once more; no other statement of the caller's is.
 */
 #include "db/inner.h"
 
@@ -52,7 +51,7 @@ static ns_bytes open_comment(ns_bytes s) {
   return s;
 }
 
-/* Without what stands before the next word, sign or quoted text. */
+/* Drops blanks and comments before the next word, sign or quoted text. */
 static ns_bytes trim_left(ns_bytes s) {
   for (;;) {
     if (s.n > 0 && is_blank(*s.p))
@@ -125,8 +124,8 @@ static bool stays_inside(ns_bytes sql) {
   return is_word(word, "TO") || (is_word(word, "WORK") && is_word(take_word(&sql), "TO"));
 }
 
-/* Does a SET assign to a variable that says how transactions begin and end? One of the
-** caller's own (@autocommit) and one that is only read say nothing. */
+/* Does a SET assign to a variable that says how transactions begin and end? A variable of the
+** caller's own (@autocommit), or one that is only read, does not count. */
 static bool sets_transactions(ns_bytes sql) {
   static const char *const names[] = {"autocommit", "`autocommit`", "completion_type",
                                       "`completion_type`", NULL};
@@ -225,9 +224,9 @@ static ns_status read_place(ns_db *db, int64_t *place, ns_err *err) {
   return st;
 }
 
-/* Before a statement of the caller's. Errors: STATE for one that begins or ends a
-** transaction, outside ns_begin and ns_commit, and for one that names another character
-** set than utf8mb4; as a statement. */
+/* Checks a statement of the caller's before it runs. Errors: as of a statement. STATE for a
+** statement that begins or ends a transaction, outside ns_begin and ns_commit. STATE for one
+** that names another character set than utf8mb4. */
 static ns_status allow_statement(ns_db *db, ns_bytes sql, ns_err *err) {
   ns_status st = NS_OK;
   ns_bytes rest = sql;
@@ -250,8 +249,8 @@ static ns_status allow_statement(ns_db *db, ns_bytes sql, ns_err *err) {
   return st;
 }
 
-/* An error does not say what is open behind it: a procedure may have begun a transaction
-** before it failed. */
+/* Has the statement left a transaction open? An error does not say: a procedure may have begun
+** a transaction before it failed. */
 static bool left_open(ns_db *db, ns_status st) {
   if (st != NS_OK && db->session.doubtful && ns_db_text(db, "DO 0", NULL) != NS_OK)
     ns_link_give_up(db->link);
@@ -271,8 +270,8 @@ static ns_status speak_utf8(ns_db *db, ns_status st, ns_err *err) {
                                "which was set back: its texts are UTF-8 (utf8mb4)");
 }
 
-/* Behind it; 'st' is what became of it. STATE when it has left a transaction open outside
-** ns_begin and ns_commit, which is rolled back. */
+/* Runs after the caller's statement; 'st' is its outcome. STATE when the statement has left a
+** transaction open outside ns_begin and ns_commit; the transaction is rolled back. */
 static ns_status see_what_is_left(ns_db *db, ns_status st, ns_err *err) {
   if (db->link == NULL || ns_link_dead(db->link))
     return st;
@@ -333,8 +332,8 @@ static ns_status execute_text(ns_db *db, ns_bytes sql, const ns_value *params, s
   return ns_stmt_run(db->link, s, params, err);
 }
 
-/* A table or routine that the caller's own SQL misses is the caller's, unless it bears
-** one of our names. */
+/* A table or routine that the caller's own SQL misses is the caller's, unless it has one of our
+** names. */
 static ns_status blame_caller(ns_status st, ns_err *err) {
   bool ours = strstr(err->message, "nightshift_") != NULL;
   return st == NS_ESCHEMA && !ours ? (err->status = NS_ESQL) : st;
@@ -365,8 +364,8 @@ static bool is_report(ns_bytes name) {
          (name.n == 11 && memcmp(name.p, "@edge_count", 11) == 0);
 }
 
-/* A report outside a transaction that was cut is asked for once more: a handler that asks for
-** the results of a job has no use for the news that a KILL has met it. */
+/* A report outside a transaction that was cut is asked for once more. A handler that asks for
+** the results of a job has no use for the news of a KILL. */
 static ns_status execute_report(ns_db *db, ns_bytes sql, const ns_value *params, size_t nparams,
                                 ns_err *err) {
   bool alone = !ns_in_transaction(db);
@@ -417,8 +416,8 @@ ns_status ns_fetch(ns_db *db, const ns_value **row, ns_err *err) {
 
 /* -------------------------------------------------------------- setting back */
 
-/* A session that took locks unseen keeps them no longer, and LAST_INSERT_ID() tells of no other
-** job's row. A holder's own lock stays. */
+/* A session that took locks unseen releases them, and LAST_INSERT_ID() tells of no other job's
+** row. A holder's own lock stays. */
 static bool forget_unseen(ns_db *db) {
   return ns_db_text(db,
                     db->holder != 0 ? "DO LAST_INSERT_ID(0)"

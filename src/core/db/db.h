@@ -2,8 +2,8 @@
 ** The work of an ns_db on its connection: the session, statements, transactions, queues and
 ** ids, the schema, and the hooks of the parts above.
 **
-** Invariant: between verbs a handle is outside any transaction of its own; its link is NULL
-** or usable until proven dead, and every verb starts with ns_db_ready, which reconnects.
+** Invariant: between verbs a handle is outside any transaction of its own. Its link is NULL or
+** usable until proven dead. Every verb starts with ns_db_ready, which reconnects.
 */
 #ifndef NS_DB_DB_H
 #define NS_DB_DB_H
@@ -31,19 +31,19 @@ extern const ns_schema_statement ns_schema_statements[];
 ** them all, calls them through the list 'hooks' of the handle, and names none of them. Each
 ** may be NULL. None but 'connected' and 'committed' runs statements on the handle. */
 typedef struct ns_hooks {
-  /* A new session, on which nothing has been done yet. An error gives it up. */
+  /* A session is new; no statement has run on it yet. An error gives it up. */
   ns_status (*connected)(ns_db *db, ns_err *err);
-  /* The session is gone, with its locks and what was open on it. */
+  /* The session is gone, with its locks and its open transaction. */
   void (*lost)(ns_db *db);
   /* The server was away for a while, for all its clients. */
   void (*away)(ns_db *db);
   /* The server's clock was set back. */
   void (*set_back)(ns_db *db);
-  /* This is a forked child: what the parent holds is not ours. */
+  /* This is a forked child: the parent's claims and locks are not ours. */
   void (*forked)(ns_db *db);
   /* The caller's transaction is over, and was written or not. */
   void (*committed)(ns_db *db, bool written);
-  /* Gives back what is held (unless the process is a forked child), best effort, and frees. */
+  /* Gives back claims and locks (unless the process is a forked child), best effort, and frees. */
   void (*closing)(ns_db *db);
 } ns_hooks;
 
@@ -71,7 +71,7 @@ typedef struct ns_session {
 /* The state that the caller's own SQL may have left on the session; see db/caller.c. */
 typedef struct ns_left_behind {
   int64_t place; /* default database and role, a number; 0: not known */
-  bool used;     /* there was such SQL, */
+  bool used;     /* the caller's own SQL has run, */
   bool marked;   /* and it may have changed the session */
   bool doubtful; /* the last of it may have */
   bool tables;   /* it has locked tables, which a transaction would unlock, */
@@ -91,18 +91,18 @@ ns_status ns_db_connect(ns_db *db, ns_err *err);
 /* Closes the connection, and tells the parts. */
 void ns_db_hang_up(ns_db *db);
 
-/* The configuration with what the URL says filled in; borrows from 'db'. */
+/* The configuration, completed from the URL; borrows from 'db'. */
 ns_config ns_db_config_value(const ns_db *db);
 
 /* Adds the slow answers of the connection there is. */
 void ns_db_add_slow(const ns_db *db, ns_counters *sum);
 
-/* Has the caller ended what this handle waits for? */
+/* Has the caller ended the wait of this handle? */
 bool ns_db_is_interrupted(const ns_db *db);
 
-/* Sleeps any time up to '*most' µs, which is doubled then, up to 'longest': handles that
-** lost the server together with us must not come back together with us. Ends at once
-** when the descriptor 'interrupt_fd' of the configuration may be read. */
+/* Sleeps a random time up to '*most' µs, which is doubled then, up to 'longest'. Handles that
+** lost the server together must not come back together. Ends at once when the descriptor
+** 'interrupt_fd' of the configuration may be read. */
 #define NS_PAUSE_FIRST 50000
 #define NS_PAUSE_LONGEST 3000000
 void ns_db_pause_up_to(const ns_db *db, int64_t *most, int64_t longest);
@@ -117,7 +117,7 @@ void ns_db_note_now(ns_db *db, int64_t now);
 #define ns_vnull ((ns_value){.type = NS_NULL})
 #define ns_vopt(x) ((x).p != NULL ? ns_vtext(x) : ns_vnull)
 
-/* An integer column, or what stands for its NULL. */
+/* An integer column; 'fallback' for its NULL. */
 static inline int64_t ns_int_or(const ns_value *v, int64_t fallback) {
   return v->type == NS_NULL ? fallback : v->i;
 }
@@ -131,12 +131,12 @@ typedef struct ns_text_stmt {
   uint64_t used; /* of db->clock, for throwing the oldest out */
 } ns_text_stmt;
 
-/* Sends a named statement with its parameters; ns_db_read_answer says what became of it, and has
- * its rows. */
+/* Sends a named statement with its parameters; ns_db_read_answer gives its status and has its
+** rows. */
 ns_status ns_db_send_query(ns_db *db, ns_sql sql, const ns_value *params, ns_err *err);
 ns_status ns_db_read_answer(ns_db *db, ns_sql sql, ns_err *err);
 
-/* Sends one that has no rows; the next statement tells what it fails with. */
+/* Sends a statement without rows; the next statement reports its failure. */
 ns_status ns_db_send(ns_db *db, ns_sql sql, const ns_column *cols, ns_err *err);
 
 /* Did a statement change as many rows as it had to? BUSY when not: the transaction
@@ -158,7 +158,7 @@ int64_t ns_db_affected(const ns_db *db, ns_sql sql);
 /* A statement prepared from text, cached by the text. */
 ns_status ns_db_prepared(ns_db *db, ns_stmt **out, ns_bytes sql, ns_err *err);
 
-/* The same of one that takes and gives integers alone; of a program it takes no place. */
+/* The same for a statement that takes and gives integers alone; it takes no place of a program. */
 ns_status ns_db_prepared_brief(ns_db *db, ns_stmt **out, ns_bytes sql, ns_err *err);
 
 /* Text without parameters or rows: BEGIN, COMMIT and the like. */
@@ -170,7 +170,7 @@ ns_status ns_db_text(ns_db *db, const char *sql, ns_err *err);
 void ns_db_list_add_id(ns_buf *list, int64_t id);
 void ns_db_list_add_pair(ns_buf *list, int64_t id, int64_t run);
 
-/* It has no element, and has lost none. */
+/* Has the list no element, and lost none? */
 bool ns_db_list_is_empty(const ns_buf *list);
 
 /* Ends a list, whatever its elements are, or though it has none. The parameter is
@@ -179,34 +179,32 @@ ns_value ns_db_list_end(ns_buf *list);
 
 /* --------------------------------- statements that reconnect: session.c */
 
-/* Runs a named statement with its parameters; outside a transaction once more
-** when the connection is lost, so all that run there may be run twice. */
+/* Runs a named statement with its parameters. Outside a transaction it runs once more when the
+** connection is lost, so each such statement may run twice. */
 ns_status ns_db_run(ns_db *db, ns_sql sql, const ns_value *params, ns_err *err);
 
 /* Ends a list, runs the statement with it as last parameter, behind 'first' if
 ** that is not NULL, and frees it. Errors: NOMEM, too. */
 ns_status ns_db_list_run(ns_db *db, ns_sql sql, const ns_value *first, ns_buf *list, ns_err *err);
 
-/* The same of a statement that has to change 'n' rows. Errors: as ns_db_check_changed, too. */
+/* Runs a statement of a list that has to change 'n' rows. Errors: as ns_db_check_changed, too. */
 ns_status ns_db_list_change(ns_db *db, ns_sql sql, const ns_value *first, ns_buf *list, size_t n,
                             ns_err *err);
 
 /* ------------------------------------------- transactions: transaction.c */
 
 /*
-** A unit of work that can be run again. 'run' does it on an open
-** transaction; ns_db_transact begins, commits, and repeats it after 1213, 1205,
-** 1020 (with jitter) and after a lost connection. Locks that other sessions keep are waited
-** for as long as a reply, from 'began' on (monotonic µs; 0: now); the last wait may
-** end later. 'replay' is true when an
-** earlier try was cut at its COMMIT, with an outcome that only 'run' can find out (the
-** session that was cut is over by then); it sets 'done' when that commit turns
-** out to have happened. It may be true from the start: the earlier try was an
-** earlier call. Inside a transaction of the caller 'run' simply joins it, once.
-** What 'looks' only reads until it has called ns_db_begun, so that its first statement
-** goes out together with the one that begins. 'ahead' (may be NULL) asks, behind the
-** COMMIT, for what is to be read after it; best effort. What is done 'once' is not
-** repeated after 1213, 1205 and 1020, but BUSY.
+** A unit of work that can be run again. 'run' does it on an open transaction; ns_db_transact
+** begins, commits, and repeats it after 1213, 1205, 1020 (with jitter) and after a lost
+** connection. Waits for other sessions' locks take at most as long as a reply. They count from
+** 'began' (monotonic µs; 0: now); the last wait may end later. 'replay' is true when an earlier
+** try was cut at its COMMIT. Only 'run' can find out the outcome (the cut session is over by
+** then); it sets 'done' when that commit turns out to have happened. It may be true from the
+** start: the earlier try was an earlier call. Inside a transaction of the caller 'run' simply
+** joins it, once. With 'looks', 'run' only reads until it has called ns_db_begun, so its first
+** statement goes out together with the BEGIN. 'ahead' (may be NULL) sends, behind the COMMIT,
+** the question that is to be read after it; best effort. With 'once', the work is not repeated
+** after 1213, 1205 and 1020: it is BUSY.
 */
 typedef struct ns_tx {
   ns_status (*run)(ns_db *db, struct ns_tx *tx, ns_err *err);
@@ -221,8 +219,8 @@ typedef struct ns_tx {
 
 ns_status ns_db_transact(ns_db *db, ns_tx *tx, ns_err *err);
 
-/* From here on what is written is part of the transaction. What is sent behind a
-** beginning that a KILL has hit would commit by itself. */
+/* From here on all writes are part of the transaction. A statement sent behind a BEGIN that a
+** KILL has hit would commit by itself. */
 ns_status ns_db_begun(ns_db *db, ns_err *err);
 
 /* Counts an error after which a transaction is run again. */
@@ -237,20 +235,19 @@ typedef struct ns_step {
 } ns_step;
 
 /*
-** Runs the steps as one transaction, outside any other. With '*ring' a listener
-** of each kind is rung after the commit; false when that may not be. '*cut': the
-** connection was lost with the COMMIT on its way. Nothing is repeated. Errors: as
-** those of the statements; GONE.
+** Runs the steps as one transaction, outside any other. With '*ring' a listener of each kind is
+** rung after the commit; false when that may not be. '*cut': the connection was lost with the
+** COMMIT on its way. Nothing is repeated. Errors: as of the statements; GONE.
 */
 ns_status ns_db_pipeline(ns_db *db, const ns_step *steps, size_t n, bool *ring, bool *cut,
                          ns_err *err);
 
-/* Runs a statement that is a whole transaction. '*cut': it may have been
-** committed all the same, after what is told by the error. */
+/* Runs a statement that is a whole transaction. '*cut': it may have been committed all the
+** same, whatever the error says. */
 ns_status ns_db_run_whole(ns_db *db, ns_sql sql, const ns_value *params, bool *cut, ns_err *err);
 
-/* May this user ring? Who was refused does not ask again for a while. The handle
-** is ready; false also when the answer does not come. */
+/* May this user ring? A user that was refused does not ask again for a while. The handle is
+** ready; false also when the answer does not come. */
 bool ns_db_may_ring(ns_db *db);
 bool ns_db_ring_refused(const ns_db *db);
 
@@ -266,8 +263,8 @@ typedef struct ns_queue_name {
 ** "queue name" or "job name". Errors: INVALID. */
 ns_status ns_db_name_check(ns_bytes name, const char *what, size_t max, ns_err *err);
 
-/* The name of a queue this handle has met; NS_NONE otherwise. Good as long as the
-** handle is open, for other threads, too. */
+/* The name of a queue this handle has met; NS_NONE otherwise. Good while the handle is open,
+** for other threads, too. */
 ns_bytes ns_db_queue_name(const ns_db *db, int64_t id);
 
 /* Frees the names; only when the handle is closed. */
@@ -276,11 +273,11 @@ void ns_db_queues_free(ns_db *db);
 /* Whether a queue is paused at this moment. Errors: GONE. */
 ns_status ns_db_queue_paused(ns_db *db, int64_t id, bool *paused, ns_err *err);
 
-/* As ns_queues, of a list that was asked for (ns_db_send_query, queue_list). */
+/* As ns_queues, of a list that was sent for (ns_db_send_query, queue_list). */
 ns_status ns_db_queues_read(ns_db *db, ns_queue_row **rows, size_t *n, ns_err *err);
 
-/* The kind of a job is a number that stands for its name in the rows of ready and
-** scheduled, so that a claim can tell what it wants without reading jobs. */
+/* The kind of a job is a number that stands for its name in the rows of ready and scheduled. So
+** a claim can tell the wanted rows without reading jobs. */
 #define NS_KIND_ANY 0 /* of a row with a writer that did not know: any claim may take it */
 
 /* CRC32 of the bytes of a name, as the server's CRC32() has it. Two names may share

@@ -18,7 +18,7 @@ void ns_db_leave_session(ns_db *db);
 /* After a run of server_now: reads the server's clock and settings. '*now': 0, none was told. */
 ns_status ns_db_read_server(ns_db *db, int64_t *now, ns_err *err);
 
-/* Rolls the session back; one that will not is given up. */
+/* Rolls the session back; if that fails, the session is given up. */
 void ns_db_roll_back(ns_db *db);
 
 /* Behind the end of a transaction of the caller's: autocommit is on again. */
@@ -36,21 +36,20 @@ void ns_db_tell_committed(ns_db *db, bool written);
 /* Before their link goes, which owns them. */
 void ns_db_forget_statements(ns_db *db);
 
-/* Prepares it, unless it is. What is prepared may make room for other statements: see
-** ns_link_prepare. */
+/* Prepares it, unless it is. Preparing may close other statements: see ns_link_prepare. */
 ns_status ns_db_prepare(ns_db *db, ns_sql sql, ns_err *err);
 
 /* Runs a named statement, once, on the connection there is. */
 ns_status ns_db_run_once(ns_db *db, ns_sql sql, const ns_value *params, ns_err *err);
 
-/* Prepares it for nothing: may we, and is there what it needs? */
+/* Prepares a statement without running it: may we run it, and do its tables exist? */
 ns_status ns_db_try(ns_db *db, ns_sql sql, ns_err *err);
 
-/* Our statements fit our tables: what one of them misses there is the fault of
-** the change to them (SCHEMA), and never that of a job or a verdict. */
+/* Our statements fit our tables. If a statement of ours misses a part there, the table was
+** changed (SCHEMA); no job or verdict is at fault. */
 ns_status ns_db_misfit(ns_status st, ns_err *err);
 
-/* Before a transaction, or a statement of ours, on a connection that is there: STATE while the
+/* Runs before a transaction or statement of ours, on a live connection. STATE while the
 ** caller's own SQL has tables locked, which a transaction would unlock. */
 ns_status ns_db_session_begins(const ns_db *db, ns_err *err);
 

@@ -1,8 +1,8 @@
 /*
-** Names and numbers: queues by name and by id, pausing and listing them; ids of jobs, leases
-** and holders, out of one sequence, a block at a time; the kind of a job's name.
+** Names and numbers. Queues by name and by id, pausing and listing them. Ids of jobs, leases
+** and holders, from one sequence, a block at a time. The kind of a job's name.
 **
-** A queue's row is created outside any open transaction, so a push that is not yet committed
+** A queue's row is created outside any open transaction. So a push that is not yet committed
 ** never makes other pushers into the same new queue wait.
 **
 ** Invariants: ids of queues never change, so they are cached, in two lists of the same
@@ -255,7 +255,7 @@ static ns_status take_blocks(ns_db *db, int64_t *ids, size_t n, size_t *taken, n
     end = id + ID_BLOCK;
     while (id < end && i < n)
       ids[i++] = id++;
-    db->next_id = id; /* what the last block has left */
+    db->next_id = id; /* the rest of the last block */
     db->end_id = end;
   }
   ns_assert(db->next_id <= db->end_id);

@@ -1,16 +1,16 @@
 /*
-** Migrations. Files of sql/schema are applied in order, each statement on its
-** own (MariaDB's DDL commits by itself), the version is written after the last
-** statement of each file. A named lock lets one process migrate at a time.
+** Migrations. Files of sql/schema are applied in order, each statement on its own, since
+** MariaDB's DDL commits by itself. The version is written after the last statement of each
+** file. A named lock lets one process migrate at a time.
 **
-** Invariant: a migration that was cut off is repeated from its file's first statement;
-** "exists already" then counts as done. No assert: what exists is the server's.
+** Invariant: a migration that was cut off is repeated from its file's first statement; "exists
+** already" then counts as done. No assert: the server knows what exists.
 **
-** Procedures and views (routines.sql) hold no rows, so every migration makes them anew:
-** one that was dropped, or belongs to a user who is gone, comes back.
+** Procedures and views (routines.sql) hold no rows, so every migration makes them anew. So a
+** routine that was dropped, or belongs to a deleted user, comes back.
 **
-** A transaction that uses a table, is inside a procedure or has read the view is waited
-** for, and other sessions wait behind us: so each try of each statement is short.
+** A statement waits for each transaction that uses its table, is inside its procedure or has
+** read its view, and other sessions wait behind us. So each try of each statement is short.
 */
 #include "db/inner.h"
 
@@ -125,7 +125,7 @@ static ns_status write_version(ns_db *db, int version, ns_err *err) {
   return ns_db_text(db, sql, err);
 }
 
-/* All files after 'version', in order. */
+/* Applies all files after 'version', in order. */
 static ns_status apply_statements(ns_db *db, int version, ns_err *err) {
   const ns_schema_statement *s = ns_schema_statements;
   ns_status st = NS_OK;
@@ -139,9 +139,9 @@ static ns_status apply_statements(ns_db *db, int version, ns_err *err) {
   return st;
 }
 
-/* A transaction that has called a function keeps it to its end (a procedure only
-** while it runs). One that is in use is there, has an owner, and is the newest, for
-** what is newer than the tables were has been made by apply_all: so it stays. */
+/* A transaction that has called a function keeps it to its end (a procedure only while it
+** runs). A function in use exists, has an owner, and is the newest: apply_all has made all that
+** is newer than the tables were. So it stays. */
 static ns_status replace_routine(ns_db *db, const ns_schema_statement *s, ns_err *err) {
   bool function = strncmp(s->text, "CREATE OR REPLACE FUNCTION ", 27) == 0;
   ns_status st = run_statement(db, s, function ? 1 : TRIES, err);
@@ -214,7 +214,8 @@ static ns_status probe_statement(ns_db *db, ns_sql sql, ns_err *err) {
   return ns_db_try(db, sql, err);
 }
 
-/* Verbs from outside and what people look at need more, or something else. */
+/* Does a holder need the statement? Verbs from outside and reports need other privileges, or
+** more. */
 static bool is_of_holders(const char *name) {
   static const char *const others[] = {"admin_", "doctor_", "prune_", "report_"};
   for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)

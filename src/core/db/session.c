@@ -1,13 +1,12 @@
 /*
-** The connection of a handle: making it, losing it, making it again, for a statement, too;
-** forks; the server's clock; and the hooks by which the parts above learn of all this.
+** The connection of a handle: making it, losing it, making it again, for a single statement,
+** too. Also forks, the server's clock, and the hooks that tell the parts above of all this.
 **
 ** Invariant: a handle inherited over a fork never sends a byte on its parent's connection.
-** Outside a transaction a statement that is run by name is run once more when the connection was
-** lost. A list that lost an element for want of memory is never sent.
-** The list of hooks, which the handle has from its opening on, is in the order of the parts,
-** each above those that it uses: closing goes through it backwards. That order is checked by
-** spec/house_spec.lua.
+** Outside a transaction a statement that is run by name is run once more when the connection
+** was lost. A list that lost an element for want of memory is never sent. The handle has its
+** list of hooks from its opening on. It is in the order of the parts, each above the parts that
+** it uses: closing goes through it backwards. That order is checked by spec/house_spec.lua.
 */
 #include "db/inner.h"
 
@@ -26,7 +25,7 @@
 
 /* ---------------------------------------------------------- connecting */
 
-/* The configuration with what the URL says filled in; borrows from both. */
+/* The configuration, completed from the URL; borrows from both. */
 ns_config ns_db_config_value(const ns_db *db) {
   ns_config cfg = db->cfg;
   if (cfg.url != NULL)
@@ -89,10 +88,10 @@ static ns_status end_session(ns_db *db, int64_t thread) {
   return st;
 }
 
-/* A network that stops tells the server nothing: sessions that we have lost
-** may live on there, with their locks and an open transaction. They are ended
-** before anything is repeated, so that by then it is settled what they did.
-** An id above our new one is of an earlier start, within the same second. */
+/* A network that stops tells the server nothing: sessions that we have lost may live on there,
+** with their locks and an open transaction. They are ended before anything is repeated, so that
+** by then their outcome is settled. An id above our new one is of an earlier start, within the
+** same second. */
 static void end_lost_sessions(ns_db *db) {
   int64_t newest = ns_link_thread(db->link);
   for (; db->nlost > 0; db->nlost--) {
@@ -116,8 +115,8 @@ ns_status ns_db_read_server(ns_db *db, int64_t *now, ns_err *err) {
   return NS_OK;
 }
 
-/* A Galera node undoes what it has told clients, lets half a claim be committed, and has
-** named locks of its own: jobs are lost there, and run twice. */
+/* A Galera node undoes changes that clients were told of, lets half a claim be committed, and
+** has named locks of its own. Jobs are lost there, and run twice. */
 static ns_status check_cluster(ns_db *db, ns_err *err) {
   const ns_value *row = NULL;
   ns_err none;
@@ -243,8 +242,8 @@ void ns_db_roll_back(ns_db *db) {
     ns_link_give_up(db->link);
 }
 
-/* The caller's own is rolled back, no other follows it, and autocommit is on. A session that
-** will not is given up. */
+/* The caller's transaction is rolled back, no other follows it, and autocommit is on. A session
+** where that fails is given up. */
 static void end_open_transaction(ns_db *db) {
   if (!ns_link_dead(db->link) && ns_db_text(db, "SET SESSION completion_type=0", NULL) != NS_OK)
     ns_link_give_up(db->link);

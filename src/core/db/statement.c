@@ -1,10 +1,10 @@
 /*
-** Statements on the connection of a handle: those of sql/query by their names, the rest by their
-** text. Each is run once, on the connection there is. And lists as parameters, which the server
-** takes apart (JSON_TABLE), so that one text serves any number of keys.
+** Statements on the connection of a handle: statements of sql/query by their names, all others
+** by their text. Each is run once, on the current connection. And lists as parameters, which
+** the server takes apart (JSON_TABLE), so that one text serves any number of keys.
 **
-** Invariant: what is prepared belongs to the connection there is: both caches are emptied
-** with it. No statement of ours runs while the caller's own SQL has tables locked, or has left a
+** Invariant: prepared statements belong to the current connection: both caches are emptied with
+** it. No statement of ours runs while the caller's own SQL has tables locked, or has left a
 ** transaction open.
 */
 #include "db/inner.h"
@@ -51,8 +51,8 @@ const char *ns_sql_name(size_t i) {
   return i < NS_SQL_COUNT ? ns_sql_names[i] : NULL;
 }
 
-/* Statements of integers that a program runs while it claims one job at a time, and that
-** need no place: the rest are as many as there are places. */
+/* Statements of integers that a program runs while it claims one job at a time, and that need
+** no place. The rest are as many as there are places. */
 static bool is_brief(const ns_db *db, ns_sql sql) {
   static const ns_sql brief[] = {
       NS_SQL_HOLDER_CYCLE,  NS_SQL_SETTLE_LEASE,          NS_SQL_SETTLE_EXPIRY,

@@ -1,17 +1,17 @@
 /*
-** Transactions: our own, which are run again; the caller's, which ours join; and those that
-** are sent whole, in three waits, or in one, instead of one per statement.
+** Transactions: our own, which are run again; the caller's, which ours join; and pipelines,
+** which take three waits, or one, instead of one per statement.
 **
 ** Invariants: a transaction that failed is rolled back before its function returns, whatever
-** the reason. A session that would not roll back is given up: its next beginning would commit
-** what it still has open.
+** the reason. A session that would not roll back is given up: its next BEGIN would commit the
+** open changes.
 **
 ** In a pipeline autocommit is off before anything is sent and until the COMMIT. So when a
-** statement fails and takes the transaction with it, statements that were sent behind it are
-** in a transaction, too, that is rolled back; and COMMIT is sent only when every statement is
-** known to have worked. The ring goes behind it: it is run after the commit, and its outcome
-** is not the push's concern. A session in which autocommit may still be off is given up. END
-** commits a transaction when a KILL has hit its COMMIT; such a push counts as cut.
+** statement fails and ends the transaction, the statements sent behind it are in a transaction,
+** too, which is rolled back. And COMMIT is sent only when every statement is known to have
+** worked. The ring goes behind it: it is run after the commit, and its outcome is not the
+** push's concern. A session where autocommit may still be off is given up. When a KILL has hit
+** the COMMIT, END commits the transaction; such a push counts as cut.
 */
 #include "db/inner.h"
 
@@ -74,9 +74,8 @@ static ns_status try_once(ns_db *db, ns_tx *tx, bool *cut, ns_err *err) {
   return st;
 }
 
-/* In the caller's transaction: join it. What fails leaves nothing behind for
-** the caller to commit; when the server has ended the whole transaction, the
-** savepoint is gone with it. */
+/* In the caller's transaction: join it. A failure leaves nothing behind for the caller to
+** commit. When the server has ended the whole transaction, the savepoint is gone with it. */
 static ns_status join_callers(ns_db *db, ns_tx *tx, ns_err *err) {
   ns_status st;
   if ((st = ns_db_ready(db, err)) != NS_OK ||
@@ -88,8 +87,8 @@ static ns_status join_callers(ns_db *db, ns_tx *tx, ns_err *err) {
   return st;
 }
 
-/* It is not known whether an earlier try was written: its COMMIT was refused (a KILL
-** QUERY), and then so were all questions. */
+/* It is not known whether an earlier try was written: its COMMIT was refused (a KILL QUERY),
+** and so were all questions about it. */
 static ns_status fail_in_doubt(ns_err *err) {
   unsigned sqlerr = err->sqlerr;
   ns_status st = ns_fail(err, NS_EGONE,
@@ -126,7 +125,7 @@ ns_status ns_db_transact(ns_db *db, ns_tx *tx, ns_err *err) {
       return st;
     if (st == NS_EGONE && (db->cfg.keep_trying != NULL || lost++ < 2)) {
       tx->replay = tx->replay || cut;
-      since = ns_mono_us();        /* no other could have let go */
+      since = ns_mono_us();        /* no other session could have let go */
       if (!ns_link_dead(db->link)) /* read-only: wait for it to end */
         ns_db_pause_up_to(db, &rest, NS_PAUSE_LONGEST);
       if (db->cfg.keep_trying == NULL || db->cfg.keep_trying(db->cfg.keep_trying_arg, err))
@@ -217,7 +216,7 @@ void ns_rollback(ns_db *db) {
     return;
   ns_db_roll_back(db);
   if (db->ended_tx && !ns_is_foreign(db) && db->link != NULL && !ns_link_dead(db->link))
-    ns_link_text(db->link, "UNLOCK TABLES", NULL); /* one that locked them */
+    ns_link_text(db->link, "UNLOCK TABLES", NULL); /* if it locked tables */
   end_transaction(db, false);
 }
 
@@ -242,7 +241,7 @@ ns_status ns_undo(ns_db *db, int64_t depth, int64_t mark, ns_err *err) {
   if (st != NS_OK && ns_in_transaction(db))
     db->broken_tx = true;
   if (mark >= 0 && (size_t)mark < db->settle.njoined)
-    db->settle.njoined = (size_t)mark; /* those are not settled any more */
+    db->settle.njoined = (size_t)mark; /* the verdicts after the mark are not settled any more */
   return st;
 }
 
@@ -289,8 +288,8 @@ static ns_status run_plain(ns_db *db, const char *text, ns_err *err) {
   return st == NS_OK ? ns_link_answers(db->link, NULL, err) : st;
 }
 
-/* Sends the steps and waits; not before BEGIN has worked: what is sent behind one
-** that a KILL has hit would commit by itself. */
+/* Sends the steps and waits, but only once BEGIN has worked: steps sent behind a BEGIN that a
+** KILL has hit would commit by themselves. */
 static ns_status send_steps(ns_db *db, const ns_step *steps, size_t n, ns_err *err) {
   ns_status st = run_plain(db, BEGIN, err);
   ns_status answer;

@@ -1,10 +1,10 @@
 /*
-** Dependents: the jobs that waited for one that has ended. Each that can be locked
-** loses its edges, and is released or fails, too; of the rest the edges stay, and
-** finish/finish.c sees to them.
+** Dependents: the jobs that waited for a job that has ended. Each dependent that can be locked
+** loses its edges, and is released or fails, too. Edges of the rest stay, and finish/finish.c
+** sees to them.
 **
-** Invariant: no lock on a dependent is waited for, and one that another transaction holds is not
-** touched, nor are its edges. No assert: who has locked what is the server's.
+** Invariant: no lock on a dependent is waited for; a dependent that another transaction holds
+** is not touched, nor are its edges. No assert: only the server knows the locks.
 */
 #include "finish/finish.h"
 
@@ -38,7 +38,7 @@ typedef struct ns_waiter {
   size_t keylen;
 } ns_waiter;
 
-/* One resolving under way. */
+/* The state of one resolving. */
 typedef struct work {
   const ns_end *ended;
   size_t nended;
@@ -82,7 +82,7 @@ static bool has_ended(const work *w, int64_t id) {
   return bsearch(&key, w->ended, w->nended, sizeof key, ns_finish_by_id) != NULL;
 }
 
-/* The edges that a statement has found, without those of other jobs. '*rows': of both. */
+/* Collects the edges that a statement has found, without edges of other jobs. '*rows': of both. */
 static ns_status collect_edges(ns_db *db, ns_sql sql, work *w, size_t *rows,
                                ns_err *err) {
   const ns_value *row;
@@ -170,7 +170,7 @@ static bool fill_waiter(ns_waiter *x, const ns_value *r) {
   return true;
 }
 
-/* Of those that were not locked, which are there? The rest are gone. */
+/* Which of the jobs that were not locked exist? The rest are gone. */
 static ns_status tell_gone(ns_db *db, work *w, ns_err *err) {
   const ns_value *row;
   ns_buf ids = NS_BUF_INIT;
@@ -254,7 +254,7 @@ typedef struct mark {
   int64_t edges;
 } mark;
 
-/* One mark per target; NULL: out of memory. */
+/* Makes one mark per target; NULL: out of memory. */
 static mark *mark_targets(const work *w) {
   mark *marks = calloc(w->nended, sizeof *marks);
   for (size_t i = 0; marks != NULL && i < w->edges.n; i++) {
@@ -396,7 +396,7 @@ ns_status ns_finish_release(ns_db *db, const ns_released *jobs, size_t n, ns_err
   return st;
 }
 
-/* The jobs that lose edges, and those of them that had no other. */
+/* The jobs that lose edges, and the ones of them that had no other. */
 typedef struct meeting {
   ns_buf met; /* "[[edges,id],…" */
   size_t n;
@@ -422,7 +422,7 @@ ns_status ns_finish_edges_met(ns_db *db, ns_buf *met, size_t nmet, const ns_rele
   return st == NS_OK ? ns_finish_release(db, jobs, n, err) : st;
 }
 
-/* The end of a job that waited for one that failed. */
+/* The end of a job that waited for a failed job. */
 static ns_end failure_of(ns_waiter *x, int64_t culprit) {
   snprintf(x->error, sizeof x->error, x->parked ? "its child, job %lld, failed"
                                                 : "job %lld, which it waited for, failed",
@@ -473,7 +473,7 @@ void ns_finish_failed_free(ns_failed_dependents *f) {
   *f = (ns_failed_dependents){0};
 }
 
-/* 'w' is freed by the caller, without its waiters: those belong to '*next'. */
+/* 'w' is freed by the caller, without its waiters, which belong to '*next'. */
 static ns_status resolve_all(ns_db *db, work *w, ns_failed_dependents *next, ns_err *err) {
   ns_status st = read_edges(db, w, err);
   if (st != NS_OK || w->edges.n == 0)
@@ -490,7 +490,7 @@ static ns_status resolve_all(ns_db *db, work *w, ns_failed_dependents *next, ns_
   return st == NS_OK ? tell_all(db, w, next, err) : st;
 }
 
-/* Which targets have an edge that stays; NULL: none has. */
+/* Finds the targets that have an edge that stays; NULL: none has. */
 static ns_status find_held(const work *w, bool **held, ns_err *err) {
   for (size_t i = 0; i < w->edges.n; i++) {
     if (!is_held(w, i))

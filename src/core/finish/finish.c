@@ -1,18 +1,18 @@
 /*
 ** Ending jobs, and which of their dependents are to be notified later.
 **
-** Rows of history come from the job rows on the server, so a payload never travels twice;
-** results go as one JSON list, everything else is array-bound, one key per row.
+** Rows of history come from the job rows on the server, so a payload never travels twice.
+** Results go as one JSON list; everything else is array-bound, one key per row.
 **
 ** Many siblings that end at once on several hosts all have the same dependent. No verb waits
-** for its row: a verb that finds it locked writes the ended job down in nightshift_met, in the
+** for that row. A verb that finds it locked writes the ended job into nightshift_met, in the
 ** same transaction, and the dependent is notified later.
 **
 ** Invariants: when a job's row goes, its unique key goes in the same transaction, and every
-** dependent is decided, or its target is in nightshift_met. An edge with a target that has ended
-** is there only while nightshift_met has that target; and only a transaction that has locked
-** that row, or has just ended the target, deletes the edge. An assert sees that jobs end in
-** a transaction; what their rows say is the server's.
+** dependent is decided, or its target is in nightshift_met. An edge with a target that has
+** ended is there only while nightshift_met has that target. Only a transaction that has locked
+** that row, or has just ended the target, deletes the edge. An assert sees that jobs end in a
+** transaction; only the server knows their rows.
 */
 #include "finish/finish.h"
 
@@ -99,8 +99,7 @@ static void add_key(ns_buf *list, int64_t number, const ns_end *e) {
   ns_buf_addc(list, ']');
 }
 
-/* 'missing' is true for those with a key, and becomes false where the key's row could be locked.
-** */
+/* 'missing' is true for ends with a key, and becomes false where the key's row could be locked. */
 static ns_status lock_keys(ns_db *db, const ns_end *ends, size_t n,
                            bool *missing, ns_err *err) {
   ns_buf list = NS_BUF_INIT;
@@ -179,7 +178,7 @@ static ns_status end_jobs(ns_db *db, const ns_end *ends, size_t n, ns_err *err) 
   return delete_jobs(db, ends, n, err);
 }
 
-/* Tells the dependents of these, and notes down what cannot be told now. */
+/* Tells the dependents of these jobs, and records the ones that cannot be told now. */
 static ns_status resolve_dependents(ns_db *db, const ns_end *ends, size_t n,
                                     ns_failed_dependents *next, ns_err *err) {
   bool *held = NULL;
@@ -190,8 +189,8 @@ static ns_status resolve_dependents(ns_db *db, const ns_end *ends, size_t n,
   return st;
 }
 
-/* Jobs that fail with other jobs are the next level; very deep trees are left to be
-** felled in pieces, each its own transaction. */
+/* Jobs that fail with other jobs are the next level. A very deep tree is ended in pieces, each
+** in a transaction of its own. */
 ns_status ns_finish_from(ns_db *db, struct ns_failed_dependents *level, ns_err *err) {
   ns_status st = NS_OK;
   for (int depth = 0; st == NS_OK && level->n > 0; depth++) {
@@ -275,7 +274,7 @@ const ns_hooks ns_finish_hooks = {.closing = closing};
 
 /* --------------------------------------------------------- writing it down */
 
-/* Writes into the history the jobs that have failed, or those that have not. */
+/* Writes into the history the jobs that have failed, or the ones that have not. */
 static ns_status write_down(ns_db *db, const ns_end *ends, size_t n, const bool *picked,
                             bool failures, ns_err *err) {
   ns_value failure = ns_vint(failures);
@@ -350,7 +349,7 @@ ns_status ns_finish_pending_notify(ns_db *db, ns_err *err) {
   if (st == NS_OK)
     st = notify_found(db, &l, err);
   db->finish.pending_due = db->finish.pending_due || st != NS_OK || l.held || l.n == AT_ONCE ||
-                           db->finish.pending_from != 0; /* those before it have been held */
+                           db->finish.pending_from != 0; /* the rows before it have been held */
   db->finish.pending_from = st == NS_OK && l.n == AT_ONCE ? l.ends[l.n - 1].id : 0;
   free(l.ends);
   return st;

@@ -1,7 +1,6 @@
 /*
-** Ending jobs: the one way from a live job to a row of history, shared by verdicts,
-** cancelling and the failure of a job that was waited for; and the jobs that waited for one
-** that has ended.
+** Ending jobs: the one way from a live job to a row of history, shared by verdicts, cancelling
+** and failed dependencies. And the jobs that waited for a job that has ended.
 */
 #ifndef NS_FINISH_FINISH_H
 #define NS_FINISH_FINISH_H
@@ -18,11 +17,11 @@ typedef struct ns_end {
   ns_bytes unique;      /* its key; absent: none */
   bool failed;          /* ... by another failure, which its row does not know of */
   bool forgotten;       /* it leaves no history */
-  ns_bytes said;        /* a person's reason, in place of 'reason'; absent: none. What is
-                        ** too long for that is the error as well */
+  ns_bytes said;        /* a person's reason, in place of 'reason'; absent: none. A text that is too
+                        ** long for that is the error as well */
 } ns_end;
 
-/* As much of a person's words as a reason has room for: 255 characters. Nothing is absent. */
+/* As much of a person's text as a reason has room for: 255 characters. An empty text is absent. */
 ns_bytes ns_finish_reason(ns_bytes text);
 
 int ns_finish_by_id(const void *a, const void *b); /* for qsort and bsearch */
@@ -34,10 +33,10 @@ ns_status ns_finish_keys(ns_db *db, const ns_end *ends, size_t n, bool *held,
                          ns_err *err);
 
 /*
-** Writes history, frees unique keys, deletes the jobs, and resolves whatever
-** waited for them: met edges make dependents claimable, a dead or cancelled
-** job cancels its dependents (or lets them run, as their on_fail says), and so
-** on down the tree. 'ends' are sorted by id. Errors: BUSY, GONE.
+** Writes history, frees unique keys, deletes the jobs, and resolves the edges of their
+** dependents. A met edge makes a dependent claimable. A dead or cancelled job cancels its
+** dependents (or lets them run, as their on_fail says), and so on down the tree. 'ends' are
+** sorted by id. Errors: BUSY, GONE.
 */
 ns_status ns_finish(ns_db *db, const ns_end *ends, size_t n, ns_err *err);
 
@@ -45,21 +44,21 @@ ns_status ns_finish(ns_db *db, const ns_end *ends, size_t n, ns_err *err);
 ns_status ns_finish_gone(ns_db *db, const ns_end *ends, size_t n, ns_err *err);
 
 /*
-** A transaction with much else to do tells the dependents last, so that it holds
-** their rows, which may be those of other hosts' jobs too, no longer than it must:
-** from ns_finish_late(db, true) on ns_finish only remembers the jobs to tell.
+** A transaction with much other work tells the dependents last. So it holds their rows, which
+** may be rows of other hosts' jobs, no longer than it must. From ns_finish_late(db, true) on
+** ns_finish only remembers the jobs to tell.
 */
 void ns_finish_late(ns_db *db, bool on);
 ns_status ns_finish_notify(ns_db *db, ns_err *err);
 
 struct ns_failed_dependents;
 
-/* Ends these, and all that fail with them; frees them. */
+/* Ends these jobs, and all jobs that fail with them; frees them. */
 ns_status ns_finish_from(ns_db *db, struct ns_failed_dependents *level, ns_err *err);
 
 /* ---------------------------------------------- dependents: dependents.c */
 
-/* Jobs that end because what they waited for has failed; the memory is ours. */
+/* Jobs that end because a job that they waited for has failed; the memory is ours. */
 typedef struct ns_failed_dependents {
   ns_end *ends; /* sorted by id */
   size_t n;
@@ -70,11 +69,11 @@ typedef struct ns_failed_dependents {
 void ns_finish_failed_free(ns_failed_dependents *f);
 
 /*
-** Tells the dependents of jobs that have ended on the open transaction: those
-** that wait for no job any more become claimable; those that fail are locked
-** and come back in '*next' (also after an error, for ns_finish_failed_free). '*held' says
-** of each of 'ends' whether another transaction holds a dependent of it: the edge stays
-** (NULL: none does); the caller frees it. Waits for no lock. Errors: GONE, NOMEM.
+** Tells the dependents of jobs that have ended on the open transaction. Jobs that wait for no
+** job any more become claimable. Jobs that fail are locked and come back in '*next' (also after
+** an error, for ns_finish_failed_free). '*held' says of each of 'ends' whether another
+** transaction holds a dependent of it: the edge stays (NULL: none does); the caller frees it.
+** Waits for no lock. Errors: GONE, NOMEM.
 */
 ns_status ns_finish_resolve(ns_db *db, const ns_end *ends, size_t n, bool **held,
                             ns_failed_dependents *next, ns_err *err);
@@ -88,15 +87,15 @@ typedef struct ns_released {
 /* Makes them claimable, or scheduled. Errors: GONE, NOMEM. */
 ns_status ns_finish_release(ns_db *db, const ns_released *jobs, size_t n, ns_err *err);
 
-/* Writes that jobs have edges less, "[[edges,job],…" in 'met', which is emptied;
-** 'jobs' are those of them that had no other. Errors: GONE, NOMEM. */
+/* Writes that jobs have fewer edges: "[[edges,job],…" in 'met', which is emptied. 'jobs' are
+** the ones of them that had no other. Errors: GONE, NOMEM. */
 ns_status ns_finish_edges_met(ns_db *db, ns_buf *met, size_t nmet, const ns_released *jobs,
                               size_t n, ns_err *err);
 
 /* ------------------------------------------------ pending ends: finish.c */
 
-/* Writes jobs down that have ended on the open transaction: those that are picked
-** (NULL: all), as far as jobs wait for them. Errors: GONE, NOMEM. */
+/* Records jobs that have ended on the open transaction: the picked ones (NULL: all), as far as
+** jobs wait for them. Errors: GONE, NOMEM. */
 ns_status ns_finish_pending_add(ns_db *db, const ns_end *ends, size_t n, const bool *picked,
                                 ns_err *err);
 
@@ -106,16 +105,16 @@ ns_status ns_finish_pending_add(ns_db *db, const ns_end *ends, size_t n, const b
 */
 ns_status ns_finish_pending_notify(ns_db *db, ns_err *err);
 
-/* The same in a transaction of its own, if there is anything. Errors: GONE,
+/* As ns_finish_pending_add, in a transaction of its own, if there is anything. Errors: GONE,
 ** BUSY, NOMEM. */
 ns_status ns_finish_pending_look(ns_db *db, ns_err *err);
 
-/* Finishes the rest of a handle's own verb: tries for an eighth of a second, then it is left to
-** other holders. Best effort. */
+/* Finishes the rest of a handle's own verb: it tries for an eighth of a second, then other
+** holders do it. Best effort. */
 void ns_finish_pending_retry(ns_db *db);
 
-/* Looks at the next edges for targets that are no jobs, as a person's DELETE
-** may leave them, and has them told; a cursor in the handle goes round. */
+/* Looks at the next edges for targets that are no jobs, as a person's DELETE may leave them,
+** and has them told. A cursor in the handle goes round. */
 ns_status ns_finish_pending_repair(ns_db *db, ns_err *err);
 
 /* Jobs that have ended on the open transaction, and are to be told of last. */

@@ -1,20 +1,21 @@
 /*
-** The audit: no live job is nowhere. A live job is ready, scheduled, waiting or claimed. This
-** looks for jobs and rows that are not, a stretch of rows at a time, all of it in rounds.
+** The audit: no live job is nowhere. A live job is ready, scheduled, waiting or claimed. The
+** audit looks for jobs and rows in no such place, a stretch of rows at a time, all of it in
+** rounds.
 **
-** A round reads live jobs into memory, and then the rows that place them, in the order in
-** which a job goes through its places: edges, scheduled, ready, leases. So a job that moves
-** meanwhile is met in one of them at least. Nothing is locked. A job that ends or returns
-** meanwhile does not stand any more with the same run, which is asked last.
+** A round reads live jobs into memory, and then the rows that place them. It follows the order
+** in which a job goes through its places: edges, scheduled, ready, leases. So a job that moves
+** meanwhile is met in at least one of them. Nothing is locked. A job that ends or returns
+** meanwhile stands no more with the same run, which is asked last.
 **
-** A holder compares its own claims as well: are those that stand in the database the ones in
-** its memory? Only the holder can tell, and no rescue would give back the other claims, as it
+** A holder compares its own claims as well: are the claims that stand in the database in its
+** memory? Only the holder can tell. No rescue would give back unknown claims, as the holder
 ** lives.
 **
-** Invariant: a finding of one round is a suspicion. It is repaired when the next round,
-** 'every' later, finds it in the same state; and then only after a look under the lock of
-** its row (holder/repair.c). Asserted where a finding is kept to be repaired, and for the
-** order of the jobs.
+** Invariant: a finding of one round is a suspicion. It is repaired when the next round, 'every'
+** later, finds it in the same state. Even then the repair first looks under the lock of its row
+** (holder/repair.c). Asserted where a finding is kept to be repaired, and for the order of the
+** jobs.
 */
 #include "holder/audit.h"
 
@@ -48,14 +49,14 @@ typedef enum phase {
   PHASES
 } phase;
 
-/* A live job, and how much of what places it was met. */
+/* A live job, and how many of the rows that place it were met. */
 typedef struct place_seen {
   int64_t id;
   uint32_t run, unmet;
   uint32_t edges : 27;
   uint32_t scheduled : 1, ready : 1, claimed : 1;
   uint32_t paused : 1;
-  uint32_t wrong : 1; /* its pause is over, or what it waits for was sent */
+  uint32_t wrong : 1; /* its pause is over, or its signal was sent */
 } place_seen;
 
 struct ns_audit {
@@ -388,7 +389,7 @@ static void next_stretch(ns_audit *c, ns_audited *sum) {
   }
 }
 
-/* One statement; '*n': rows. */
+/* Runs one statement; '*n': rows. */
 static ns_status look_for_strays(ns_db *db, ns_audit *c, size_t *n, ns_audited *sum, ns_err *err) {
   bool more;
   ns_status st = c->at == STAND ? ask_standing(db, c, n, err) : read_stretch(db, c, n, err);
@@ -404,7 +405,7 @@ static ns_status look_for_strays(ns_db *db, ns_audit *c, size_t *n, ns_audited *
   return NS_OK;
 }
 
-/* As many statements as read a stretch of rows, and what they confirm. */
+/* Runs as many statements as read a stretch of rows, and repairs the findings that they confirm. */
 static ns_status run_step(ns_db *db, ns_audit *c, ns_audit_mode how, ns_audited *sum, ns_err *err) {
   bool ours = true;
   size_t rows = 0;

@@ -9,7 +9,7 @@
 /* The damage of a job, or of a row. */
 typedef enum ns_wrong {
   NS_UNPLACED,          /* a job neither ready nor scheduled, waiting or claimed */
-  NS_WAITS_TOO_LONG,    /* one that waits for more than there is, or was told already */
+  NS_WAITS_TOO_LONG,    /* one that waits for more jobs than there are, or was told already */
   NS_READY_TWICE,       /* a row of ready of a job that is claimed */
   NS_READY_OF_NONE,     /* a row of ready of no job */
   NS_SCHEDULED_OF_NONE, /* a row of scheduled of no job that is due then */
@@ -17,8 +17,8 @@ typedef enum ns_wrong {
   NS_KEY_OF_NONE        /* a unique key of no job */
 } ns_wrong;
 
-/* Not of a row that a cancel leaves behind, or a job that leaves no history: no verb meets
-** it, and that it goes is no news. */
+/* Rows that a cancel leaves behind are no fault, nor are jobs without history: no verb meets
+** them, and their deletion is no news. */
 static inline bool ns_holder_is_fault(ns_wrong wrong) {
   return wrong < NS_READY_OF_NONE || wrong == NS_KEY_OF_NONE;
 }
@@ -44,8 +44,8 @@ void ns_holder_audit_free(ns_audit *c);
 /* µs between two looks at the same job. */
 ns_status ns_holder_audit_period(ns_db *db, int64_t *every, ns_err *err);
 
-/* Repairs what was seen twice; what cannot be repaired now is seen again. '*sum' grows.
-** Errors: as those of the statements. */
+/* Repairs findings that were seen twice; a finding that cannot be repaired now is seen again.
+** '*sum' grows. Errors: as of the statements. */
 ns_status ns_holder_repair(ns_db *db, const ns_stray *list, size_t n, ns_audited *sum, ns_err *err);
 
 #endif

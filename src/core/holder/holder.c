@@ -1,16 +1,16 @@
 /*
-** A holder: registering at the first claim, resuming after a reconnect, leaving; signs of life
-** of running jobs, rows for people to see, written for many jobs by one statement, which also
-** renew a lease and find out which claims still hold; and verdicts that wait to be written.
+** A holder: registering at the first claim, resuming after a reconnect, leaving. Signs of life
+** of running jobs: rows for people to see, written for many jobs by one statement. They also
+** renew a lease and find out which claims still hold. And verdicts that wait to be written.
 **
-** Those are shown where nothing can be written: the text of a statement that sleeps is in the
-** server's list of processes, for all who may see it. A prepared statement is shown without
-** its parameters, so this one is put together.
+** Such verdicts are shown where nothing can be written. The text of a statement that sleeps is
+** in the server's list of processes, for all accounts that may see it. A prepared statement is
+** shown without its parameters, so this one is put together.
 **
 ** Invariants: the session that did the registering owns the named lock
 ** 'nightshift:<database>:<holder>' for as long as it lives. A sign of life is written only
-** while its (id, run) stands. No assert: who owns a lock, and which runs stand, is the
-** server's.
+** while its (id, run) stands. No assert: only the server knows who owns a lock, and which runs
+** stand.
 */
 #include "holder/holder.h"
 
@@ -27,8 +27,8 @@
 
 #define LOCK_WAIT 2               /* seconds */
 
-/* Where named locks serve, ours is to be had, if not at once: a rescuer or a
-** listener may look at it, or the server has not missed our last session. */
+/* Where named locks work, ours is free soon, if not at once. A rescuer or a listener may look
+** at it, or the server has not missed our last session. */
 static ns_status take_lock(ns_db *db, ns_err *err) {
   const ns_value *row = NULL;
   ns_status st = ns_db_run(db, NS_SQL_HOLDER_LOCKS, NULL, err);
@@ -51,7 +51,7 @@ static ns_status take_lock(ns_db *db, ns_err *err) {
   return st;
 }
 
-/* Watchers learn that there is one more; who does not is told by time. */
+/* Tells watchers that there is one more holder; a watcher that is not told learns it in time. */
 static void tell_neighbour(ns_db *db) {
   ns_err err;
   ns_db_run(db, NS_SQL_LISTEN_NUDGE, (ns_value[]){ns_vint(db->holder), ns_vint(1)}, &err);
@@ -232,8 +232,8 @@ ns_status ns_notices(ns_db *db, ns_notice **list, size_t *n, ns_err *err) {
   return st;
 }
 
-/* The number is gone with the row of a holder that was dead for long. What was done, or
-** has failed, shows that the cycle was written, for it was written whole. */
+/* The number is gone with the row of a holder that was dead for long. Ended or failed jobs show
+** that the cycle was written, for it was written whole. */
 static ns_status look_for_traces(ns_db *db, const ns_doubtful *c, bool *yes, ns_err *err) {
   const ns_value *row = NULL;
   ns_value who = ns_vint(c->holder);
@@ -346,7 +346,7 @@ static ns_status show_signs(ns_db *db, const ns_sign *signs, size_t n, ns_err *e
   return ns_db_list_run(db, NS_SQL_SETTLE_SHOWN, &holder, &list, err);
 }
 
-/* Which of them stand? */
+/* Finds the signs with a run that stands no more. */
 static ns_status find_lost(ns_db *db, ns_sign *signs, size_t n, ns_err *err) {
   ns_buf list = NS_BUF_INIT;
   const ns_value *row;

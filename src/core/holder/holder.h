@@ -18,15 +18,15 @@ void ns_holder_absolve(ns_db *db);
 ** itself declared dead says BUSY, to be run again without its claims. */
 ns_status ns_holder_cycle(ns_db *db, int64_t number, ns_err *err);
 
-/* A holder's cycle, and the verdicts that it brought: those that are OK were to be written. */
+/* A holder's cycle, and the verdicts that it brought: verdicts with OK were to be written. */
 typedef struct ns_doubtful {
   int64_t holder, number;
   const ns_verdict *verdicts;
   size_t n;
 } ns_doubtful;
 
-/* Whether it was committed. The holder may be one that this handle was before it was
-** declared dead. */
+/* Finds out whether a cycle in doubt was committed. The holder may be this handle's, from
+** before it was declared dead. */
 ns_status ns_holder_committed(ns_db *db, const ns_doubtful *c, bool *yes, ns_err *err);
 
 /* ------------------------------------------------------ others: rescue.c */
@@ -36,7 +36,7 @@ typedef struct ns_suspect {
   int64_t id, beat;
   int64_t beat_since; /* this beat has stood since then */
   int64_t free_since; /* its lock has been free since then; 0: it is not */
-  bool ours;          /* we have declared it dead, and give back what it held */
+  bool ours;          /* we have declared it dead, and give back its claims */
 } ns_suspect;
 
 typedef struct ns_suspects {
@@ -44,22 +44,22 @@ typedef struct ns_suspects {
   size_t n, cap;
 } ns_suspects;
 
-/* What looks have seen: db->rescue. */
+/* Results of the looks at holders: db->rescue. */
 typedef struct ns_rescue_state {
   int64_t look_at;      /* monotonic: an embedded handle's next look */
   int64_t assisted;     /* the holder that we look around for; 0: our own */
   ns_rescued rescued;   /* by the look at opening, not told yet */
-  ns_suspects suspects; /* what earlier looks have seen of other holders */
+  ns_suspects suspects; /* results of earlier looks at other holders */
   ns_token *unknown;    /* claims of ours that the last look did not know; owned */
   size_t nunknown;
-  int64_t own_at;           /* monotonic: no such look before */
+  int64_t own_at;           /* monotonic: no look at our own claims before */
   struct ns_audit *audit;   /* of jobs that are in no place; owned; NULL: none yet */
-  ns_token *wronged;        /* what we lost while we lived, to be absolved; owned */
+  ns_token *wronged;        /* claims that we lost while we lived, to be absolved; owned */
   size_t nwronged, capwronged;
 } ns_rescue_state;
 
-/* For handles that wait: looks after other holders, when it is time. One that
-** may not do so, or finds the server away, leaves it to other holders. */
+/* For handles that wait: looks at other holders, when it is time. A handle that may not do so,
+** or finds the server away, leaves it to other holders. */
 void ns_holder_look_around(ns_db *db);
 
 /* Has the next look come when the next lease ends, if that is earlier. */
@@ -80,9 +80,9 @@ typedef struct ns_held {
 typedef struct ns_slots {
   ns_held *items;
   size_t n, cap;
-  int64_t job, run; /* the running job, which owns what is taken; job 0: none */
-  bool next;        /* we may own the named lock of who is next in line */
-  bool suspect;     /* who has what we wait for may be dead, and was looked at */
+  int64_t job, run; /* the running job, which owns the slots taken; job 0: none */
+  bool next;        /* we may own the named lock of the next in line */
+  bool suspect;     /* the owner of the slot that we wait for may be dead, and was looked at */
   int64_t look_at;  /* monotonic: look at other holders again */
   pid_t process;    /* a forked child has no slots */
 } ns_slots;

@@ -1,10 +1,10 @@
 /*
-** Repairing what holder/audit.c has seen twice: a job is looked at again under the lock of
-** its row, in everything that may place it; a row goes by one statement that asks again
-** whether it is to be there.
+** Repairing findings that holder/audit.c has seen twice. A job is looked at again under the
+** lock of its row, in every place that it may be in. A row goes by one statement that asks
+** again whether it is to be there.
 **
-** Invariant: a job that is put back gets a new run. So if it was somewhere after all, what
-** is there is stale and does no harm. No assert: runs are the server's.
+** Invariant: a job that is put back gets a new run. So if the job was somewhere after all, that
+** row is stale and does no harm. No assert: only the server knows the runs.
 */
 #include <stdlib.h>
 
@@ -24,7 +24,7 @@ typedef struct job {
 typedef struct work {
   const ns_stray *list; /* borrowed */
   size_t n;             /* AT_ONCE at most */
-  job jobs[AT_ONCE];    /* those of them that could be locked */
+  job jobs[AT_ONCE];    /* the jobs that could be locked */
   size_t njobs;
   ns_audited done; /* by this transaction */
 } work;

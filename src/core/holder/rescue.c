@@ -1,19 +1,17 @@
 /*
-** The rescue: finding holders that died and giving back what they held.
+** The rescue: finding holders that died and giving back their claims.
 **
-** A holder is dead when its process is gone from this machine; or when its
-** named lock has been free for the grace, time enough for a living one to come back after its
-** connection broke; or, for a host, when its beat has stood still.
-** Its lock is not taken: the holder that declares it dead has the next half second for the
-** rescue, and is then helped by other holders.
-** A living holder that is declared dead by mistake loses its claims but
-** does no harm: every verdict is fenced by (id, run), and it finds out with its
-** next cycle or reconnect. It then takes the blame from the jobs it has lost.
+** A holder is dead when its process is gone from this machine. It is dead when its named lock
+** has been free for the grace: time enough for a living holder to reconnect. A host is dead,
+** too, when its beat has stood still. Its lock is not taken: the holder that declares it dead
+** has the next half second for the rescue; then other holders help. A living holder that is
+** declared dead by mistake loses its claims but does no harm: every verdict is fenced by (id,
+** run). It finds out with its next cycle or reconnect. It then takes the blame from the jobs it
+** has lost.
 **
-** Invariant: each lease is given back in one transaction that settles its jobs
-** and deletes it. So whatever ends the rescuer, the next look goes on. A job
-** that the server refuses to give back keeps its lease, and no other job waiting:
-** the look tells of it in the end.
+** Invariant: each lease is given back in one transaction that settles its jobs and deletes it.
+** So if the rescuer ends, the next look goes on. A job that the server refuses to give back
+** keeps its lease, but delays no other job: the look reports it in the end.
 */
 #include "holder/holder.h"
 
@@ -31,7 +29,8 @@
 
 #define GRACE NS_SECOND
 #define GRACE_ALIVE (30 * NS_SECOND)   /* its process is there: it may come back */
-#define TURN (NS_SECOND / 2)           /* who declared it dead is left alone this long */
+#define TURN (NS_SECOND / 2)           /* the holder that declared it dead is left alone this
+                                       ** long */
 #define GRACE_STARTED (15 * NS_SECOND) /* after a start all are reconnecting */
 #define BEAT_MAX (30 * NS_SECOND)
 #define BEAT_SEEN (12 * NS_SECOND)     /* longer than between two beats */
@@ -47,7 +46,7 @@ static void no_later(int64_t *t, int64_t than) {
 typedef struct look {
   ns_rescued sum;
   int64_t again_in; /* µs */
-  ns_buf past;      /* the ids of those to delete */
+  ns_buf past;      /* the ids of holders to delete */
   ns_err trouble;   /* the first that did not end it */
 } look;
 
@@ -135,8 +134,8 @@ static void count_returned(const work *w, ns_rescued *sum) {
   }
 }
 
-/* The server refuses the jobs together: those it does not refuse alone. The
-** lease stays; what is left of it is dropped by a later look. */
+/* The server refuses the jobs together: gives back the ones that it accepts alone. The lease
+** stays; a later look drops the rest of it. */
 static ns_status give_back_each(ns_db *db, work *w, look *k, ns_err *err) {
   ns_tx tx = {.run = settle_some, .arg = w};
   ns_status st = NS_OK;
@@ -151,8 +150,8 @@ static ns_status give_back_each(ns_db *db, work *w, look *k, ns_err *err) {
   return st;
 }
 
-/* Gives back what a lease still holds. '*whole' is false when
-** something is left of it: another look goes on. */
+/* Gives back the claims that a lease still has. '*whole' is false when some are left: another
+** look goes on. */
 static ns_status give_back(ns_db *db, found f, look *k, bool *whole,
                            ns_err *err) {
   work w = {.lease = f.lease};
@@ -196,7 +195,7 @@ static ns_status list_leases(ns_db *db, int64_t holder, int64_t *ids, size_t *n,
   return st;
 }
 
-/* All leases of a dead holder. '*whole': none is left. */
+/* Gives back all leases of a dead holder. '*whole': none is left. */
 static ns_status empty_hands(ns_db *db, const ns_peer *p, look *k, bool *whole,
                              ns_err *err) {
   int64_t ids[100];
@@ -246,7 +245,7 @@ static ns_status rescue_holder(ns_db *db, const ns_peer *p, look *k, ns_err *err
 
 /* -------------------------------------------------------------- suspicion */
 
-/* Adds the new finding to those before. False: out of memory. */
+/* Adds the new finding to earlier ones. False: out of memory. */
 static bool remember_holder(ns_suspects *s, const ns_peers *peers, int64_t now) {
   ns_suspects next = {0};
   if (!ns_grow(&next.items, &next.cap, peers->n + 1, sizeof *next.items))
@@ -267,8 +266,8 @@ static bool remember_holder(ns_suspects *s, const ns_peers *peers, int64_t now) 
   return true;
 }
 
-/* The silence of other holders may have been our own, or all holders': no holder is declared dead
-** for what was seen before. */
+/* The silence of other holders may have been our own, or all holders'. No holder is declared
+** dead because of it. */
 static void watch_anew(ns_db *db) {
   int64_t now = ns_mono_us();
   for (size_t i = 0; i < db->rescue.suspects.n; i++) {
@@ -288,8 +287,9 @@ static ns_status uptime(ns_db *db, int64_t *up, ns_err *err) {
   return st;
 }
 
-/* Its lock has been free for the grace: longer for one with a process that is seen to
-** live, and after a start of the server, when all are coming back. */
+/* Has its lock been free for the grace? The grace is longer for a holder with a process that is
+** seen to live. It is longer after a start of the server, too, when all holders are coming
+** back. */
 static ns_status dead_by_lock(ns_db *db, const ns_peer *p, const ns_suspect *s,
                               int64_t now, int64_t *in, ns_err *err) {
   int64_t up;
@@ -304,7 +304,7 @@ static ns_status dead_by_lock(ns_db *db, const ns_peer *p, const ns_suspect *s,
   return st;
 }
 
-/* Its beat has stood still by the server's clock, and by ours. */
+/* The µs until its beat has stood still long enough, by the server's clock and by ours. */
 static int64_t dead_by_beat(const ns_peer *p, const ns_suspect *s, int64_t now) {
   int64_t watched = s->beat_since + BEAT_SEEN - now;
   if (!p->is_host || p->silent <= BEAT_MAX / 2)
@@ -361,8 +361,8 @@ static ns_status look_at_holders(ns_db *db, look *k, ns_err *err) {
   return st;
 }
 
-/* Leases that were not touched in time, and those of unknown holders; the
-** listings are read to their end before anything else is run. */
+/* Lists leases that were not touched in time, and leases of unknown holders; the listings are
+** read to their end before any other statement runs. */
 static ns_status list_leftovers(ns_db *db, found *list, size_t max, size_t *n,
                                 int64_t *again_in, ns_err *err) {
   const ns_value *row;
@@ -395,7 +395,8 @@ static ns_status look_at_leases(ns_db *db, look *k, ns_err *err) {
   return st;
 }
 
-/* Holders that ask who has died have had the time to. Other holders may be at it. */
+/* Deletes dead holders; every holder that asks who has died has had the time to. Other holders
+** may do the same at once. */
 static ns_status delete_dead(ns_db *db, look *k, ns_err *err) {
   ns_value list = ns_db_list_end(&k->past);
   ns_status st = k->past.oom ? ns_no_memory(err) : ns_db_run(db, NS_SQL_RESCUE_ENDED, &list, err);

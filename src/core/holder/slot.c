@@ -1,21 +1,20 @@
 /*
 ** Slots: locks and semaphores across hosts.
 **
-** Invariant: a slot is held by the row that bears its token and has an owner that stands: a job
-** that runs, by (id, run), or a holder that lives. Neither comes back once it is gone, so a
-** row that was seen to be abandoned may be taken over whenever its token is still the same,
-** and a crash gives its slots back by itself. A holder without a connection is not dead
-** yet: the rescue decides (holder/rescue.c), and who waits for its slot asks it to look.
-** Whatever has been taken is in memory before its row is written and until its row is
-** deleted: an answer that got lost leaves a slot that is given back later, never one that no
-** holder knows of.
+** Invariant: a slot is held by the row with its token and an owner that stands. The owner is a
+** running job, by (id, run), or a living holder. Neither comes back once it is gone. So a row
+** that was seen to be abandoned may be taken over while its token is still the same. A crash
+** gives its slots back by itself. A holder without a connection is not dead yet: the rescue
+** decides (holder/rescue.c). A waiter for its slot asks the rescue to look. Each slot that we
+** take is in memory before its row is written and until its row is deleted. So a lost answer
+** leaves a slot that is given back later, never one that no holder knows of.
 **
 ** No statement here holds one row while it waits for another.
 **
-** Fairness: one of the holders that wait owns a named lock, is next in line and looks often.
-** A newcomer goes behind it, so a holder that gives a slot back and wants it again at once
-** does not shut all other waiters out. It is politeness only: who has waited long enough takes what
-** is free, because the next in line may be a process that was stopped.
+** Fairness: one of the holders that wait owns a named lock, is the next in line and looks
+** often. A newcomer goes behind it. So a holder that releases a slot and wants it again at once
+** does not shut all other waiters out. It is politeness only: a holder that has waited long
+** enough takes a free slot, because the next in line may be a stopped process.
 */
 #include "holder/holder.h"
 
@@ -31,9 +30,9 @@
 
 #define RACES 3                /* another was faster: so many looks before BUSY */
 #define POLITE (2 * NS_SECOND) /* so long the next in line goes first */
-#define NAP INT64_C(5000)      /* between the looks of who is next */
-#define LOOK_EVERY NS_SECOND   /* at other holders, by who is next */
-#define LONG_NAP INT64_C(250000) /* between those of other waiters, at most */
+#define NAP INT64_C(5000)      /* between the looks of the next in line */
+#define LOOK_EVERY NS_SECOND   /* between looks at other holders, by the next in line */
+#define LONG_NAP INT64_C(250000) /* between the looks of other waiters, at most */
 #define PRUNE 500 /* rows of one prune */
 
 /* --------------------------------------------------------------- memory */
@@ -51,7 +50,7 @@ static void forget_all(ns_slots *s) {
   s->cap = 0;
 }
 
-/* The slots of this process; those of a parent are none of ours. */
+/* The slots of this process; slots of a parent are not ours. */
 static ns_slots *own_slots(ns_db *db) {
   ns_slots *s = &db->slots;
   if (s->process != getpid()) {
@@ -70,7 +69,7 @@ static ns_held *find_held(ns_slots *s, int64_t token) {
   return NULL;
 }
 
-/* Whether its owner is still who we are. */
+/* Is the owner of '*h' still this job, or this holder? */
 static bool is_ours(const ns_db *db, const ns_held *h) {
   if (h->job != 0)
     return h->job == db->slots.job && h->run == db->slots.run;
@@ -133,8 +132,8 @@ static bool is_done(ns_status st) {
   return st == NS_OK || st == NS_ESTALE;
 }
 
-/* Deletes the row of '*h' and forgets it; what fails stays, dropped. The item
-** is out of the list meanwhile: a reconnect flushes the list. */
+/* Deletes the row of '*h' and forgets it; after a failure the item stays, dropped. The item is
+** out of the list meanwhile: a reconnect flushes the list. */
 static ns_status give_back_held(ns_db *db, ns_held *h, ns_err *err) {
   ns_slots *s = &db->slots;
   ns_held held = *h;
@@ -154,8 +153,8 @@ static bool can_write(const ns_db *db) {
          !db->in_tx;
 }
 
-/* Gives back what could not be given back before: the server was away, or a transaction was
-** open. Best effort; what fails stays. */
+/* Gives back slots that could not be given back before: the server was away, or a transaction
+** was open. Best effort; the rest stays. */
 static void give_back_dropped(ns_db *db) {
   ns_slots *s = own_slots(db);
   ns_err none;
@@ -175,7 +174,7 @@ static void give_back_all(ns_db *db) {
 }
 
 ns_status ns_slot_release(ns_db *db, int64_t token, ns_err *err) {
-  bool later = ns_in_transaction(db); /* no other comes in before the commit */
+  bool later = ns_in_transaction(db); /* no other session comes in before the commit */
   ns_status st = later ? NS_OK : ns_db_ready(db, err);
   ns_held *h = find_held(own_slots(db), token);
   if (h == NULL || h->dropped || !is_ours(db, h)) {
@@ -209,8 +208,7 @@ void ns_slot_give_up(ns_db *db, ns_bytes name) {
   db->slots.next = false;
 }
 
-/* The pause before the next look: it grows by half with each, and is short for
-** who is next. */
+/* The pause before the next look: it grows by half with each, and is short for the next in line. */
 static int64_t pause_before_look(const ns_db *db, int64_t waited) {
   int64_t us = NAP + (waited > 0 ? waited / 2 : 0);
   if (db->slots.next)
@@ -228,17 +226,17 @@ typedef struct view {
   int64_t slot;   /* a free one, by chance; 0: none */
   int64_t token;  /* of the abandoned row that is in it; 0: there is no row */
   int64_t mine;   /* how many we hold ourselves */
-  int64_t job, pid; /* who has one of them: a job, or else a process */
+  int64_t job, pid; /* the owner of one of them: a job, or else a process */
   char host[64];
 } view;
 
-/* The i-th of a number of candidates takes the place of the earlier ones with a
-** chance of 1 in i, so each is as likely as the next. */
+/* The i-th candidate replaces the earlier ones with a chance of 1 in i, so each is as likely as
+** the next. */
 static bool is_drawn(int64_t i) {
   return ns_random() % (uint64_t)i == 0;
 }
 
-/* Picks one of the 'n' slots that are not marked in 'taken'. */
+/* Picks one of the 'n' slots without a mark in 'taken'. */
 static void pick_empty(view *v, const char *taken, int64_t n) {
   int64_t found = 0;
   for (int64_t i = 1; i <= n; i++)
@@ -319,8 +317,8 @@ static bool is_raced(ns_status st, const ns_err *err) {
   return st == NS_EDUPLICATE || (st == NS_EBUSY && ns_link_retryable(err));
 }
 
-/* Takes slot want->slot. When it fails for any other reason than that another
-** was faster, our row may be there: it is deleted before the next look. */
+/* Takes slot want->slot. When it fails, but not because another was faster, our row may be
+** there: it is deleted before the next look. */
 static ns_status take_slot(ns_db *db, const ns_held *want, int64_t old_token, ns_err *err) {
   ns_slots *s = &db->slots;
   int64_t links = db->count.reconnects;
@@ -364,9 +362,9 @@ static ns_status owner_gone(ns_db *db, const ns_held *want, bool *raced,
   return st;
 }
 
-/* All are taken. Those who wait look after the dead, too: at once when one of
-** them may have what we wait for and has not been looked at yet; and who is next
-** does so every second, because a job does not tell its holder. */
+/* All are taken. Waiters look after the dead, too. They look at once when a holder that may
+** have our slot is suspect and has not been looked at yet. The next in line does so every
+** second, because a job does not tell its holder. */
 static void look_after(ns_db *db, bool suspect) {
   ns_slots *s = &db->slots;
   int64_t now = ns_mono_us();

@@ -1,9 +1,10 @@
 /*
-** The answers of the server: waiting for it, how long that takes, and what its errors mean:
-** which of our codes each is, which may be tried again, and which a value can have caused.
+** The answers of the server: waiting for them, and how long that takes. And the server's
+** errors: which of our codes each is, which may be tried again, and which a value can have
+** caused.
 **
-** Invariants: an error that loses the connection makes its link dead. Of what was sent
-** together only the first answer is waited for here, so nothing that the library has read
+** Invariants: an error that loses the connection makes its link dead. Of statements sent
+** together only the first answer is waited for here, so no answer that the library has read
 ** ahead is waited for. No assert: both are the form of the code, a line each.
 */
 #include "link/mariadb.h"
@@ -76,8 +77,8 @@ static const ns_meaning meanings[] = {
     {CR_OUT_OF_MEMORY, NS_ENOMEM},
 };
 
-/* An option that keeps a statement from being run: one that makes the server read-only
-** will be off again, or another server's; the limit of a session's memory is its trouble. */
+/* An option keeps a statement from being run. A read-only server will be writable again, or
+** replaced; the limit of a session's memory is the server's trouble. */
 static ns_status meaning_of_prevention(const char *text) {
   if (strstr(text, "read-only") != NULL || strstr(text, "read_only") != NULL ||
       strstr(text, "READ_ONLY") != NULL)

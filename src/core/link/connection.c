@@ -1,6 +1,6 @@
 /*
-** The connection to MariaDB: opening it, closing it, and the session behind it. What the
-** server answers is in link/answers.c; statements are in link/statement.c, link/send.c and
+** The connection to MariaDB: opening it, closing it, and the session behind it. The server's
+** answers are in link/answers.c; statements are in link/statement.c, link/send.c and
 ** link/rows.c. Only these five files see mysql.h.
 **
 ** Invariants: the socket is close-on-exec. After an error that loses the connection the link
@@ -30,9 +30,9 @@
 #define MIN_SERVER 100600 /* MariaDB 10.6 */
 #define CONNECT (3 * NS_SECOND)
 #define HOST_READ (20 * NS_SECOND) /* read_timeout of a host */
-#define READ (30 * NS_SECOND)      /* of other hosts */
+#define READ (30 * NS_SECOND)      /* for other hosts */
 /* Statements that a connection keeps open. The server's limit, 16,382 by default, is for all
-** programs: a host has two such connections, a listener and one more per adopted table. */
+** programs. A host has two such connections, a listener and one more per adopted table. */
 #define HOST_PLACES 22
 #define PLACES 8
 /* A machine that vanishes is noticed by its silence, in seconds. */
@@ -50,9 +50,9 @@
 
 /* ---------------------------------------------------------- connecting */
 
-/* libmariadb would load plugins and option files from wherever these say. It
-** may do so at any connect, so they are gone for good; once, before its own
-** initialisation. $MYSQL_PWD stays for other programs: set_options makes it idle. */
+/* libmariadb would load plugins and option files from wherever these say. It may do so at any
+** connect, so they are gone for good; once, before its own initialisation. $MYSQL_PWD stays for
+** other programs: set_options overrides it. */
 static void forget_environment(void) {
   static const char *const names[] = {"LIBMYSQL_PLUGINS", "MARIADB_PLUGIN_DIR", "MYSQL_HOME",
                                       "MARIADB_HOME"};
@@ -62,8 +62,8 @@ static void forget_environment(void) {
 
 static pthread_once_t environment_once = PTHREAD_ONCE_INIT;
 
-/* An address of this machine, or none was named. A name is not looked up:
-** what it stands for is not ours to say. */
+/* An address of this machine, or none was named. A name is not looked up: its address is not
+** ours to tell. */
 static bool is_loopback(const char *host) {
   struct in_addr v4;
   struct in6_addr v6;
@@ -81,10 +81,9 @@ static ns_status check_file(const char *path, const char *what, ns_err *err) {
   return ns_fail(err, NS_EINVALID, "cannot read the %s '%.200s': %s", what, path, strerror(errno));
 }
 
-/* The library reads option files as the first step of connecting, and keeps
-** what they say when that fails. So the first try is one that cannot get
-** anywhere, with no name and no password: after it we know which user the files name,
-** and what is set from here on stands above them. */
+/* The library reads option files as the first step of connecting, and keeps their values when
+** that fails. So the first try cannot get anywhere: it has no name and no password. After it we
+** know which user the files name, and every option set from here on stands above them. */
 static ns_status read_files(MYSQL *my, const ns_config *cfg, ns_err *err) {
   if (check_file(cfg->file, "file", err) != NS_OK)
     return NS_EINVALID;
@@ -111,7 +110,7 @@ static const char *database_of(const MYSQL *my, const ns_config *cfg) {
   return cfg->database != NULL ? cfg->database : my->options.db;
 }
 
-/* TLS: verified by default to other machines, off on this one. */
+/* The TLS mode: verified by default to other machines, off on this one. */
 static const char *tls_mode(const MYSQL *my, const ns_config *cfg) {
   bool asked = cfg->ca != NULL || cfg->cert != NULL || cfg->key != NULL;
   if (cfg->tls != NULL)
@@ -215,11 +214,10 @@ static ns_status check_tls(MYSQL *my, const ns_config *cfg, ns_err *err) {
   return wanted && mysql_get_ssl_cipher(my) == NULL ? no_tls(err) : NS_OK;
 }
 
-/* A wait for a lock ends before the wait for its reply does. What a server may have set
-** for all and would break us is set back: transactions that follow each other, results that
-** are cut, changes without a key that are refused, sorts without room, checks that are off,
-** texts in another character set than the one that was agreed on (init_connect), a clock that
-** stands still. */
+/* A wait for a lock ends before the wait for its reply does. Settings that a server may have
+** for all sessions and that would break us are set back. These are chained transactions, cut
+** results, refused changes without a key, sorts without room, checks that are off, and a
+** stopped clock. Another character set than the agreed one (init_connect) is set back, too. */
 static void session_text(char *text, size_t size, const ns_config *cfg) {
   unsigned reading = read_seconds(cfg);
   unsigned wait = reading < 80 ? reading * 3 / 4 : 60;
@@ -283,8 +281,8 @@ static ns_status refuse_tls(const ns_link *l, ns_err *err) {
   return ns_fail(err, NS_EDENIED, "%s (%d)", mysql_error(l->my), CR_SSL_CONNECTION_ERROR);
 }
 
-/* The kernel takes connections for a server that is stopped or swaps, and then it says
-** nothing. One that is refused, or made to a machine that does not answer, fails otherwise. */
+/* The kernel takes connections for a server that is stopped or swaps, and then it says nothing.
+** A refused connection, or one to a machine that does not answer, fails otherwise. */
 static bool is_frozen(unsigned sqlerr, const ns_config *cfg, int64_t took) {
   int64_t limit = read_seconds(cfg) * NS_SECOND;
   if (connect_timeout(cfg) < limit)
@@ -292,7 +290,7 @@ static bool is_frozen(unsigned sqlerr, const ns_config *cfg, int64_t took) {
   return (sqlerr == CR_SERVER_LOST || sqlerr == CR_SERVER_LOST_EXTENDED) && took >= limit * 9 / 10;
 }
 
-/* Says what to do where the server's words alone do not. 'took': µs. */
+/* Adds advice to the server's words where they alone do not help. 'took': µs. */
 static ns_status refuse_connect(ns_link *l, const ns_config *cfg, int64_t took, ns_err *err) {
   unsigned sqlerr = mysql_errno(l->my);
   ns_status st = ns_link_refuse(l, sqlerr, mysql_error(l->my), err);
@@ -319,7 +317,7 @@ static ns_status refuse_connect(ns_link *l, const ns_config *cfg, int64_t took, 
   return err->status;
 }
 
-/* All links of this process, for ns_owns_socket; threads have theirs. */
+/* All links of this process, for ns_owns_socket; several threads have links. */
 static ns_link *links;
 static pthread_mutex_t links_lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -366,8 +364,8 @@ static bool connect_outside(MYSQL *my, const ns_config *cfg) {
   return good;
 }
 
-/* A server that gives all clients a character set of its own (character_set_client_handshake
-** OFF) reads the name of the database in that one: such a name comes behind SET NAMES. */
+/* A server may give all clients a character set of its own (character_set_client_handshake
+** OFF). It reads the name of the database in that set, so such a name comes behind SET NAMES. */
 static ns_status join_server(ns_link *l, const ns_config *cfg, ns_err *err) {
   int64_t since = ns_mono_us();
   const char *database = database_of(l->my, cfg);
@@ -434,7 +432,7 @@ bool ns_link_is_open(const ns_link *l) {
   return (status & SERVER_STATUS_IN_TRANS) != 0 || (status & SERVER_STATUS_AUTOCOMMIT) == 0;
 }
 
-/* Names and values of variables follow each other. */
+/* The tracker gives names and values of variables in turn. */
 bool ns_link_is_utf8(ns_link *l) {
   const char *text;
   size_t n;

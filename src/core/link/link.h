@@ -1,6 +1,6 @@
 /*
 ** One connection to MariaDB, its statements, and what server errors mean. Everything above
-** speaks through this, and never sees mysql.h.
+** speaks through this interface, and never sees mysql.h.
 **
 ** A link does not reconnect, retry or know about jobs. After a lost
 ** connection it is 'dead' and every call says NS_EGONE.
@@ -44,19 +44,19 @@ int64_t ns_link_thread(const ns_link *l); /* the server's id of it */
 /* How many answers were slow, and µs of the slowest. */
 int64_t ns_link_slow(const ns_link *l, int64_t *slowest);
 
-/* The server's max_allowed_packet: what is longer is TOO_BIG before it is sent. */
+/* The server's max_allowed_packet: a longer packet is TOO_BIG before it is sent. */
 void ns_link_limit(ns_link *l, int64_t max_packet);
 
-/* What the server's last answer said of the session. Open: a transaction is, or autocommit is
-** off, so that the next statement would begin one. Marked: the answered statement has changed
-** variables, the default database, the role, or what else belongs to a session; the server
-** does not see all of that (db/caller.c does the rest). */
+/* What the server's last answer said of the session. Open: a transaction is open, or autocommit
+** is off, so that the next statement would begin one. Marked: the answered statement has
+** changed variables, the default database, the role, or another part of the session. The server
+** does not see all such changes; db/caller.c finds the rest. */
 bool ns_link_is_open(const ns_link *l);
 /* Has the server said that it takes and gives texts in our character set? Of the last answer. */
 bool ns_link_is_utf8(ns_link *l);
 bool ns_link_is_marked(const ns_link *l);
 
-/* Sets the session back to what it was behind ns_link_open, but for its default database and
+/* Sets the session back to its state after ns_link_open, except for its default database and
 ** its role. The server forgets all statements, which are prepared anew when they are needed.
 ** The caller has read all answers. An error leaves the link dead. */
 ns_status ns_link_reset(ns_link *l, const ns_config *cfg, ns_err *err);
@@ -66,30 +66,31 @@ ns_status ns_link_reset(ns_link *l, const ns_config *cfg, ns_err *err);
 /* True for 1213, 1205 and 1020: the transaction may simply be run again. */
 bool ns_link_retryable(const ns_err *err);
 
-/* True for what a value in a row can cause: a constraint, a range, an encoding, a size,
-** or a trigger that refuses it. All other errors of a server are its own trouble. */
+/* True for errors that a value in a row can cause: a constraint, a range, an encoding, a size,
+** or a trigger that refuses it. All other errors are the server's own trouble. */
 bool ns_link_blames_value(const ns_err *err);
 
 /* ----------------------------------------------- statements: statement.c */
 
 typedef struct ns_stmt ns_stmt; /* a prepared statement of one link */
 
-/* Prepares. Owned by the link, freed with it or by ns_stmt_free. A link keeps few
-** statements open in the server, which has a limit for all programs together: the one that
-** is used least makes room, and is prepared again with its next use. Its rows can be
-** fetched until then. 'name' is there for good; NULL: it is not reported how long it takes. */
+/* Prepares. Owned by the link, freed with it or by ns_stmt_free. A link keeps few statements
+** open in the server, which has a limit for all programs together. The least used one is closed
+** to make room, and is prepared again with its next use. Its rows can be fetched until then.
+** 'name' is static; NULL: its time is not reported. */
 ns_status ns_link_prepare(ns_link *l, ns_stmt **out, const char *name, const char *sql, size_t n,
                           ns_err *err);
 
-/* A statement that takes no place: it is sent as text, with its parameters spelled out. Those are
-** integers, and so are all that its rows hold. */
+/* A statement that takes no place: it is sent as text, with its parameters spelled out. The
+** parameters are integers, and so are all values of its rows. */
 ns_status ns_link_brief(ns_link *l, ns_stmt **out, const char *name, const char *sql, size_t n,
                         ns_err *err);
 
 /* From now on it keeps at least so many open. */
 void ns_link_keep(ns_link *l, size_t n);
 
-/* Until it is said no more, what is used makes no room: for who sends several ahead. */
+/* 'yes': from now on no statement in use is closed to make room; for callers that send several
+** ahead. */
 void ns_link_hold(ns_link *l, bool yes);
 
 /* Prepares it again if it has made room. */
@@ -125,24 +126,25 @@ typedef struct ns_column {
 ** allows: one, as a rule. Inside a transaction it fails or succeeds as a whole. */
 ns_status ns_stmt_bulk(ns_link *l, ns_stmt *s, const ns_column *cols, size_t nrows, ns_err *err);
 
-/* Sending ahead: statements go out one behind the other, and their answers are read
-** together, with those of the next statement that is run, so that all of them take
-** one wait. What fails does not keep the server from running what was sent behind
-** it; the first failure is that of the call that reads the answers. */
+/* Sending ahead: statements go out one behind the other. Their answers are read together with
+** the answer of the next statement that is run, so all of them take one wait. A failed
+** statement does not keep the server from running the statements behind it. The call that reads
+** the answers returns the first failure. */
 ns_status ns_link_send(ns_link *l, const char *sql, ns_err *err);
 ns_status ns_stmt_send(ns_link *l, ns_stmt *s, const ns_column *cols, size_t nrows, ns_err *err);
 
 /* Sends an execution; its rows, if any, are to be had with ns_stmt_told. */
 ns_status ns_stmt_ask(ns_link *l, ns_stmt *s, const ns_value *params, ns_err *err);
-/* What became of it, after the errors of what was sent before; its rows wait to be
+/* Reads the outcome of 's', after the errors of statements sent before it; its rows wait to be
 ** fetched. */
 ns_status ns_stmt_told(ns_link *l, ns_stmt *s, ns_err *err);
 
-/* Reads the answers that are due. Of errors the first wins; '*failed' (may be
-** NULL): of which packet, counted from 0. */
+/* Reads the answers that are due. The first error wins; '*failed' (may be NULL): the number of
+** its packet, counted from 0. */
 ns_status ns_link_answers(ns_link *l, size_t *failed, ns_err *err);
 
-/* Rows that those statements have changed together, but for those with rows. */
+/* Rows that the answered statements have changed together; statements that give rows are not
+** counted. */
 int64_t ns_link_changed(const ns_link *l);
 
 #endif

@@ -20,31 +20,33 @@ struct ns_link {
   size_t sent, due;  /* statements since nothing was due, answers of them to come */
   size_t failed;     /* which was the first to fail, and how; status OK: none */
   ns_err failure;
-  size_t counted;                /* from which on rows are counted, and those of what has been */
+  size_t counted;                /* number of the first packet whose rows are counted, and the rows
+                                 ** counted so far */
   int64_t affected;              /* answered */
   int64_t changed;               /* the same when all had been */
-  ns_stmt *asked;                /* one of them has rows; NULL: none, or they are here */
+  ns_stmt *asked;                /* the statement with unread rows; NULL: none, or they are here */
   size_t asked_at;               /* its number */
-  ns_err refusal;                /* what became of the last such */
+  ns_err refusal;                /* the error of the last such statement */
   ns_buf packet;                 /* the execution that is sent */
   ns_stmt *stmts;                /* all there are, in a list */
   size_t open, places;           /* how many of them the server knows, and may at most */
   uint64_t clock;                /* counts their uses */
-  uint64_t held;                 /* what is used from here on makes no room; 0: all may */
+  uint64_t held;                 /* statements used from here on are not closed to make room; 0: all
+                                 ** may be */
   uint64_t closed;               /* how many have made room */
-  ns_link *next;                 /* of those that are open in this process */
+  ns_link *next;                 /* of the open links of this process */
   ns_await await;                /* how an answer is waited for */
   int64_t read_timeout;          /* µs: how long an answer may take */
-  bool flowing;                  /* the first answer to what was sent has come */
-  const char *names[NS_DUE_MAX]; /* of what is due, by its number modulo so many */
+  bool flowing;                  /* the first answer to the packets sent has come */
+  const char *names[NS_DUE_MAX]; /* of the answers due, by number modulo so many */
   void (*waits)(void *arg, const char *what, int64_t thread, int64_t at);
   void *waits_arg;       /* as the ns_config says */
-  const char *waiting;   /* the name of what is waited for; NULL: it has none */
+  const char *waiting;   /* the name of the statement that is waited for; NULL: it has none */
   int64_t waits_since;   /* monotonic */
   int64_t slow, slowest; /* as the ns_counters say */
 };
 
-/* Rows that are read before what comes behind them. */
+/* Rows that are read before the results behind them. */
 typedef struct ns_kept {
   bool on;
   ns_value *values; /* row by row */
@@ -65,7 +67,7 @@ struct ns_stmt {
   size_t nparams;
   size_t ncols;       /* of the result; 0: no rows */
   const char **names; /* ncols; point into fields */
-  MYSQL_RES *meta;    /* owns what names point to; NULL without rows */
+  MYSQL_RES *meta;    /* owns the names; NULL without rows */
   MYSQL_BIND *binds;  /* ncols */
   ns_value *row;      /* ncols, handed out by fetch */
   unsigned long *lengths;
@@ -79,10 +81,10 @@ struct ns_stmt {
 /* Fills 'err' (may be NULL) from the server's words and notes a lost connection. */
 ns_status ns_link_refuse(ns_link *l, unsigned sqlerr, const char *text, ns_err *err);
 
-/* The same with what the connection itself says of its last call. */
+/* Refuses with the connection's own error of its last call. */
 ns_status ns_link_refused(ns_link *l, ns_err *err);
 
-/* The same with what a prepared statement says of its last call. */
+/* Refuses with a prepared statement's error of its last call. */
 ns_status ns_stmt_refuse(ns_link *l, ns_stmt *s, ns_err *err);
 
 /* The server has forgotten all statements. */
@@ -91,31 +93,31 @@ void ns_stmt_all_lost(ns_link *l);
 /* Frees the room for the columns of its result. */
 void ns_stmt_free_columns(ns_stmt *s);
 
-/* Sends an execution; its answer comes after those that are due. */
+/* Sends an execution; its answer comes after the ones that are due. */
 ns_status ns_stmt_send_execution(ns_link *l, ns_stmt *s, const ns_value *params, ns_err *err);
 
 /* Reads its answer, and its rows, to be fetched. */
 ns_status ns_stmt_read_execution(ns_link *l, ns_stmt *s, ns_err *err);
 
-/* Puts the text of a brief statement into 'packet', with the integers of 'params', or else of
-** a row of 'cols', in the place of its marks. */
+/* Puts the text of a brief statement into 'packet'. Its marks are replaced by the integers of
+** 'params', or else of a row of 'cols'. */
 ns_status ns_stmt_spell(ns_link *l, const ns_stmt *s, const ns_value *params, const ns_column *cols,
                         size_t row, ns_err *err);
 
-/* TOO_BIG: over what the server takes. */
+/* TOO_BIG: over the server's limit. */
 ns_status ns_stmt_too_big(const ns_link *l, ns_err *err);
 
-/* Reads the answer that is due first, or all that are; one that never comes is a failure.
-** ns_link_answers tells what failed. */
+/* Reads the first answer that is due, or all that are due; an answer that never comes is a
+** failure. ns_link_answers returns the failure. */
 void ns_link_take_answer(ns_link *l);
 void ns_link_take_answers(ns_link *l);
 
 /* Before something is sent: if nothing else is due its answer is to be waited for. */
 void ns_link_sends(ns_link *l);
 
-/* Waits for the first answer to what was sent; those behind it have the library's
-** read timeout. So what the library has read ahead is never waited for. Errors: GONE,
-** when there is none in time or the wait is interrupted. */
+/* Waits for the first answer to the packets sent; later answers have the library's read
+** timeout. So data that the library has read ahead is never waited for. Errors: GONE, when
+** there is none in time or the wait is interrupted. */
 ns_status ns_link_await(ns_link *l, ns_err *err);
 
 /* Before an answer is read, and after: how long it takes is counted and told. 'name' as

@@ -1,11 +1,11 @@
 /*
 ** Rows: reading the answer of an execution, storing its rows on the client, and handing them
-** out one by one; and reading the answers that are due of what was sent ahead.
+** out one by one. And reading the answers to statements that were sent ahead.
 **
-** Invariants: answers that are due are read in the order of what was sent, before anything
-** else. All rows of a statement are on the client before anything else runs on the
-** connection. A row that is handed out is good until the next call on its statement. No
-** assert for the first: the library refuses to send before it has read them.
+** Invariants: due answers are read in the order of sending, before anything else. All rows of a
+** statement are on the client before anything else runs on the connection. A row that is handed
+** out is good until the next call on its statement. No assert for the first: the library
+** refuses to send before it has read them.
 */
 #include "link/mariadb.h"
 
@@ -94,9 +94,9 @@ static bool place_texts(ns_stmt *s) {
 
 /* ---------------------------------------------------- of prepared statements */
 
-/* An error took the place of the rows (a KILL QUERY, a time limit). libmariadb
-** leaves the statement "waiting to be stored", and its next use would wait for
-** rows that never come: say that they have all been seen. */
+/* An error took the place of the rows (a KILL QUERY, a time limit). libmariadb leaves the
+** statement "waiting to be stored", and its next use would wait for rows that never come. So
+** its state is set as if all rows had been read. */
 static ns_status refuse_cut_rows(ns_link *l, ns_stmt *s, ns_err *err) {
   ns_status st = ns_stmt_refuse(l, s, err);
   s->st->state = MYSQL_STMT_FETCH_DONE;
@@ -164,7 +164,7 @@ static ns_status read_execution(ns_link *l, ns_stmt *s, ns_err *err) {
   return store_rows(l, s, err);
 }
 
-/* From what has been stored. */
+/* Fetches a row from the stored ones. */
 static ns_status fetch_row(ns_link *l, ns_stmt *s, const ns_value **row, ns_err *err) {
   const MYSQL_FIELD *fields;
   int rc = mysql_stmt_fetch(s->st);
@@ -248,9 +248,9 @@ static const ns_value *next_kept(ns_stmt *s) {
   return k->values + k->at - s->ncols;
 }
 
-/* A CALL answers with a status after its rows, and maybe with more rows before it, which
-** no caller is given. All of it is taken, so that its end is known: what it was, and whether a
-** transaction is open. */
+/* A CALL answers with a status after its rows, and maybe with more rows before it, which no
+** caller is given. All results are taken, so that the end of the call is known: its outcome,
+** and whether a transaction is open. */
 static ns_status finish_call(ns_link *l, ns_stmt *s, ns_err *err) {
   ns_status st = s->ncols > 0 && mysql_stmt_more_results(s->st) ? keep_rows(l, s, err) : NS_OK;
   while (mysql_stmt_more_results(s->st))

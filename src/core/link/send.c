@@ -1,18 +1,18 @@
 /*
-** Sending: statements that go out one behind the other and are answered together, packets
-** that run a prepared statement once for each row of some columns, and plain text.
+** Sending: statements that go out one behind the other and are answered together. Packets that
+** run a prepared statement once for each row of some columns. Plain text.
 **
-** The client library has such packets, too, but it waits for the answer of each, and takes
-** longer per value than the server.
+** The client library has such packets, too, but it waits for each answer, and takes longer per
+** value than the server.
 **
-** A single row:   id(4) flags(1) 1(4) nulls((n+7)/8) 1(1) types(2n) values
-** Array-bound:    id(4) flags(2) types(2n), then per value: null(1) [value]
+**     A single row:   id(4) flags(1) 1(4) nulls((n+7)/8) 1(1) types(2n) values
+**     Array-bound:    id(4) flags(2) types(2n), then per value: null(1) [value]
+**
 ** Integers are eight bytes, texts their length (1, 3, 4 or 9 bytes) and bytes;
 ** everything little-endian.
 **
-** Invariants: no more than NS_DUE_MAX answers are due at once. Room for all of a packet is made
-*before its
-** first byte is written.
+** Invariants: no more than NS_DUE_MAX answers are due at once. Room for a whole packet is made
+** before its first byte is written.
 */
 #include "link/mariadb.h"
 
@@ -156,7 +156,7 @@ static bool packet_add(ns_buf *to, uint32_t id, const ns_column *cols, size_t nc
 
 /* ------------------------------------------------------------- sending ahead */
 
-/* With compression the library keeps what it writes where it reads. */
+/* With compression the library writes into the buffer that it reads from. */
 static void note_sent(ns_link *l, const char *name) {
   l->names[l->sent++ % NS_DUE_MAX] = name;
   l->due++;
@@ -179,8 +179,8 @@ ns_status ns_link_send(ns_link *l, const char *sql, ns_err *err) {
   return send_text(l, ns_link_name(sql), sql, err);
 }
 
-/* One packet. The library's own call for this waits for the answer; what is
-** beneath it does not. */
+/* Sends one packet. The library's own call for this waits for the answer; the call beneath it
+** does not. */
 static ns_status send_rows(ns_link *l, ns_stmt *s, const ns_column *cols, size_t from, size_t nrows,
                            ns_err *err) {
   ns_status st = ns_stmt_ready(l, s, err);
@@ -197,7 +197,7 @@ static ns_status send_rows(ns_link *l, ns_stmt *s, const ns_column *cols, size_t
   return NS_OK;
 }
 
-/* A row of one that is sent as text. */
+/* Sends a row of a statement that is sent as text. */
 static ns_status send_brief_row(ns_link *l, const ns_stmt *s, const ns_column *cols, size_t row,
                                 ns_err *err) {
   ns_status st = ns_stmt_spell(l, s, NULL, cols, row, err);
@@ -207,7 +207,7 @@ static ns_status send_brief_row(ns_link *l, const ns_stmt *s, const ns_column *c
   return l->packet.oom ? ns_no_memory(err) : send_text(l, s->name, l->packet.p, err);
 }
 
-/* As many rows from 'from' on as go into a packet; '*n': how many. */
+/* Sends as many rows, from 'from' on, as go into a packet; '*n': how many. */
 static ns_status send_part(ns_link *l, ns_stmt *s, const ns_column *cols, size_t from, size_t nrows,
                            size_t *n, ns_err *err) {
   if (s->brief) {

@@ -40,7 +40,8 @@ void ns_link_hold(ns_link *l, bool yes) {
   l->held = yes ? l->clock + 1 : 0;
 }
 
-/* The server forgets it; it says nothing to that. What it was asked last it answers. */
+/* The server forgets the statement, without an answer. The answer to its last execution still
+** comes. */
 static void close_stmt(ns_link *l, ns_stmt *s) {
   unsigned char id[4];
   for (size_t i = 0; i < sizeof id; i++)
@@ -51,7 +52,7 @@ static void close_stmt(ns_link *l, ns_stmt *s) {
     l->my->methods->db_command(l->my, COM_STMT_CLOSE, (char *)id, sizeof id, 1, NULL);
 }
 
-/* After some time, what was used often counts half. */
+/* Closes the least used statements. After some time, earlier uses count half. */
 static void make_room(ns_link *l) {
   ns_stmt *cold;
   while (l->open >= l->places && (cold = least_used(l)) != NULL) {

@@ -1,12 +1,11 @@
 /*
-** The URL parser. It works in one copy of the text: cuts are made by writing
-** NULs, and decoding shrinks in place, so that all parts live in one block.
-** Cutting comes before decoding: an encoded delimiter never delimits.
-** Messages name the part that is wrong, not its content, wherever a password
-** with an unencoded delimiter could have ended up there.
+** The URL parser. It works in one copy of the text: cuts are made by writing NULs, and decoding
+** shrinks in place. So all parts live in one block. Cutting comes before decoding: an encoded
+** delimiter never delimits. Messages name the part that is wrong, not its content, wherever a
+** password with an unencoded delimiter could have ended up there.
 **
-** Invariant: no message shows a byte of the password. No assert: which bytes are the password's
-** is what a failed parse does not know; the fuzzer's URLs are looked for in messages.
+** Invariant: no message shows a byte of the password. No assert: a failed parse does not know
+** which bytes are the password's; the fuzzer looks for its URLs in messages.
 */
 #include "link/url.h"
 
@@ -63,7 +62,7 @@ static ns_status decode_field(const char **field, char *s, const char *what, ns_
   return s != NULL ? decode(s, what, false, err) : NS_OK;
 }
 
-/* Cuts 's' at the first 'c' and returns what follows, NULL without one. */
+/* Cuts 's' at the first 'c' and returns the rest, NULL without one. */
 static char *cut_at(char *s, char c) {
   char *at = strchr(s, c);
   if (at == NULL)
@@ -198,7 +197,7 @@ static ns_status unknown_key(const char *key, ns_err *err) {
                  plain ? " '" : "", plain ? key : "", plain ? "'" : "");
 }
 
-/* One key=value; '*seen' has a bit per key that was there already. */
+/* Reads one key=value; '*seen' has a bit per key that was there already. */
 static ns_status take_param(ns_url *u, char *key, unsigned *seen,
                             ns_err *err) {
   char *value = cut_at(key, '=');

@@ -1,11 +1,10 @@
 /*
 ** Database URLs: mysql:// or mariadb://user:password@host:port/database?k=v
 **
-** Parsing is a pure function of the bytes of the URL. Parts may be empty or
-** percent-encoded; an IPv6 host stands in [brackets]; the keys of the query
-** are those of ns_config (unix_socket, tls, ca, cert, key, connect_timeout,
-** read_timeout, max_payload, file, group), each at most once. No message of a failed parse
-** shows any part that could belong to the password.
+** Parsing is a pure function of the bytes of the URL. Parts may be empty or percent-encoded; an
+** IPv6 host stands in [brackets]. The keys of the query are fields of ns_config, each at most
+** once: unix_socket, tls, ca, cert, key, connect_timeout, read_timeout, max_payload, file,
+** group. No message of a failed parse shows any part that could belong to the password.
 */
 #ifndef NS_LINK_URL_H
 #define NS_LINK_URL_H

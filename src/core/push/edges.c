@@ -1,9 +1,9 @@
 /*
-** Finding what new jobs wait for.
+** Finding the jobs that new jobs wait for.
 **
-** Invariant: an edge is written only while its target's row is locked by us, or is our own;
-** so a transaction that ends the target later sees the edge, and one that ended it before
-** left a row of history that we see. No assert: which rows are locked is the server's.
+** Invariant: an edge is written only while its target's row is locked by us, or is our own. So
+** a transaction that ends the target later sees the edge, and one that ended it before left a
+** row of history that we see. No assert: only the server knows the locks.
 */
 #include "push/push.h"
 
@@ -12,7 +12,7 @@
 
 #include "handle.h"
 
-/* A row and one of the jobs it waits for. */
+/* A row and one of the jobs that it waits for. */
 typedef struct wish {
   int64_t on;
   size_t row;
@@ -119,8 +119,8 @@ static ns_status find_target_once(ns_db *db, int64_t id, bool nowait, target *t,
   return st;
 }
 
-/* One by one in ascending order. One that is in neither table may have been
-** retried while we looked. */
+/* Finds the targets one by one in ascending order. A target in neither table may have been
+** retried meanwhile. */
 static ns_status find_target(ns_db *db, int64_t id, bool nowait, target *t, ns_err *err) {
   bool found = false;
   ns_status st = find_target_once(db, id, nowait, t, &found, err);
@@ -175,7 +175,7 @@ static ns_status find_parent(ns_db *db, ns_insert *rows, size_t n,
     return st;
   row->root = ns_int_or(&found[0], p->parent);
   row->joins = found[1].type == NS_TEXT;
-  row->seq = ns_seq(found[4].i, NS_SEQ_RUN); /* behind what that run spawns */
+  row->seq = ns_seq(found[4].i, NS_SEQ_RUN); /* behind the children that the run spawns */
   row->paused = ns_int_or(&found[2], 0);
   row->deadline = ns_int_or(&found[3], 0);
   return NS_OK;
@@ -192,14 +192,14 @@ static void inherit_from(ns_insert *row, const ns_insert *up) {
     row->deadline = up->deadline;
 }
 
-/* The same from one that has it from all above. */
+/* The same from a row that has already inherited from all above. */
 static void inherit_all(ns_insert *row, const ns_insert *up) {
   inherit_from(row, up);
   if (row->deadline_in < 0)
     row->deadline_in = up->deadline_in;
 }
 
-/* As before an earlier try of the same transaction. */
+/* Sets the row back to its state before an earlier try of the same transaction. */
 static void start_over(ns_insert *row) {
   row->unmet = row->doomed = 0;
   row->joins = false;
@@ -211,7 +211,7 @@ static void start_over(ns_insert *row) {
   row->deadline_in = -1;
 }
 
-/* Rows with parents that are pushed with them have the root of those. */
+/* Rows with parents that are pushed with them have their parents' root. */
 static ns_status find_parents(ns_db *db, ns_insert *rows, size_t n,
                               ns_err *err) {
   ns_status st = NS_OK;
@@ -243,7 +243,7 @@ static ns_status add_wait(const wish *x, ns_insert *row, const target *t,
   if (t->held)
     edges->held = x->row + 1;
   else if (row->joins && x->on == row->parent)
-    return NS_OK; /* who waits for it: it is not to wait for that one */
+    return NS_OK; /* 'row' is not to wait for a job that waits for it */
   else if (t->live) {
     row->unmet++;
     return ns_push_edges_add(edges, x->on, row->id) ? NS_OK : ns_no_memory(err);
@@ -276,7 +276,7 @@ ns_status ns_push_edges_find(ns_db *db, ns_insert *rows, size_t n, ns_edges *edg
 }
 
 ns_status ns_push_edges_write(ns_db *db, const ns_edges *edges, ns_err *err) {
-  if (edges->n == 0) /* who pushes plain jobs needs no right to write edges */
+  if (edges->n == 0) /* a push of plain jobs needs no right to write edges */
     return NS_OK;
   return ns_db_bulk(
       db, NS_SQL_PUSH_EDGE,

@@ -1,11 +1,10 @@
 /*
-** Inserting jobs, in three ways: on an open transaction, whatever they are; in a
-** pipeline; or one in one statement. Rows are array-bound, and what is out of the
-** ordinary in none of a batch is not sent.
+** Inserting jobs, in three ways: any jobs on an open transaction; several in a pipeline; or one
+** in one statement. Rows are array-bound; columns that have their default in the whole batch
+** are not sent.
 **
-** Invariant: a job that nothing keeps from being claimed gets one row, in ready or in
-** scheduled, and no other gets one. No assert: it is the condition of two lists,
-** list_scheduled and ready_fill.
+** Invariant: a job that may be claimed gets one row, in ready or in scheduled; any other job
+** gets none. No assert: it is the condition of two lists, list_scheduled and ready_fill.
 */
 #include "push/push.h"
 
@@ -166,7 +165,7 @@ static bool is_free(const ns_insert *row) {
 
 /* The ready rows of a batch. */
 typedef struct ready {
-  int64_t *ints; /* a column after the other */
+  int64_t *ints; /* one column after the other */
   ns_column cols[5];
   size_t n;
 } ready;
@@ -256,8 +255,8 @@ ns_status ns_push_key_owner(ns_db *db, int64_t queue, ns_bytes key, int64_t *id,
   return st;
 }
 
-/* 'row' met its unique key: held by a live job, or by an earlier row of the
-** same push, of which 'first' is the first. */
+/* 'row' met its unique key: a live job has it, or an earlier row of the same push, of which
+** 'first' is the first. */
 static ns_status refuse_taken_key(ns_db *db, const ns_insert *first, const ns_insert *row,
                                   ns_err *err) {
   ns_err none;
@@ -304,7 +303,7 @@ static bool takes_key(const ns_insert *row) {
   return row->push->unique.p != NULL && row->push->keep == 0;
 }
 
-/* One by one, which tells the rows with a key that is taken. */
+/* Inserts keys one by one, which tells the rows with a taken key. */
 static ns_status insert_each_key(ns_db *db, const ns_insert *rows, size_t n, ns_err *err) {
   ns_status st = NS_OK;
   for (size_t i = 0; st == NS_OK && i < n; i++) {
@@ -441,7 +440,7 @@ ns_status ns_push_write(ns_db *db, ns_insert *rows, size_t n, size_t *held, ns_e
 typedef struct pipelined {
   batch jobs;
   ready ready;
-  ns_buf ids; /* of those that come later */
+  ns_buf ids; /* of the jobs that come later */
   size_t nlater;
   size_t nlists; /* 0: there are none, else 1 */
   ns_bytes later;

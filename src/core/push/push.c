@@ -1,10 +1,10 @@
 /*
 ** Pushing jobs: checks, ids, queues, and pushes in doubt, which were cut at their commit.
 **
-** Invariant: a push keeps its ids and nonces until it is known whether it was written. Its
-** own call finds out by a replay. When the server cannot be asked any more that call fails
-** with GONE, and the handle remembers what was pushed: the same push, made again, is a
-** replay, too. No assert: it lasts over calls, and a caller may give up between them.
+** Invariant: a push keeps its ids and nonces until it is known whether it was written. Its own
+** call finds out by a replay. When the server cannot be asked any more that call fails with
+** GONE, and the handle remembers the pushed jobs. The same push, made again, is a replay, too.
+** No assert: it lasts over calls, and a caller may give up between them.
 */
 #include "push/push.h"
 
@@ -91,10 +91,10 @@ static size_t first_written(const ns_insert *rows, size_t n) {
 }
 
 /*
-** The try that was cut at its commit may have happened, may still be
-** committing, and its job may even end while we look. So: look; insert, which
-** waits for the old transaction and is a duplicate if its job lives; look into
-** the history once more, where a job that ended in between must be by now.
+** The try that was cut at its commit may have happened, may still be committing, and its job
+** may even end while we look. So it looks; it inserts, which waits for the old transaction and
+** is a duplicate if its job lives. Then it looks into the history once more, where a job that
+** ended in between must be by now.
 */
 static ns_status replay_push(ns_db *db, ns_insert *rows, size_t n, bool *yes, ns_err *err) {
   ns_err second;
@@ -122,7 +122,7 @@ static void put_text(ns_buf *to, ns_bytes s) {
     ns_buf_add(to, s.p, s.n);
 }
 
-/* All that a push asks for, in bytes that differ when anything does. */
+/* Adds all values of a push, in bytes that differ when any value differs. */
 static void put_content(ns_buf *to, ns_bytes queue, const ns_push *jobs, size_t n) {
   ns_buf_reset(to);
   for (size_t i = 0; i < n; i++) {
@@ -356,8 +356,8 @@ static void note_ids(ns_db *db, ns_push *jobs, const work *w) {
     ns_ring(db, NULL);
 }
 
-/* Waits for no job; and there are no keys, of which it would have to be told which
-** one was taken. */
+/* None of the rows waits for a job, and none of several has a key: the error could not tell
+** which one was taken. */
 static bool is_simple(const ns_insert *rows, size_t n) {
   for (size_t i = 0; i < n; i++) {
     const ns_push *p = rows[i].push;
@@ -368,8 +368,8 @@ static bool is_simple(const ns_insert *rows, size_t n) {
   return true;
 }
 
-/* Is there more to be done, or to be found out, by the patient way? A key that is
-** taken has an owner; and a server may not prepare what other servers do. */
+/* May the slow way do more, or find out more? A taken key has an owner; and a server may not
+** prepare statements that other servers do. */
 static bool has_hope(ns_status st, const ns_insert *first, const ns_err *err) {
   return st == NS_EGONE || st == NS_ESQL || ns_link_retryable(err) ||
          (st == NS_EDUPLICATE && first->push->unique.p != NULL);

@@ -8,7 +8,7 @@
 #include "db/db.h"
 #include "nightshift_host.h"
 
-/* One job on its way in: what was asked, and what was decided for it. */
+/* One job on its way in: the wishes of its push, and the decisions about it. */
 typedef struct ns_insert {
   const ns_push *push; /* borrowed */
   int64_t id, queue_id, nonce;
@@ -17,16 +17,16 @@ typedef struct ns_insert {
   bool waits;           /* for 'parent' to be done */
   bool joins;           /* 'parent' is parked, and waits for it, too; by
                         ** ns_push_edges_find */
-  bool child;           /* of a job that settles: its parent, and what it has from
-                        ** that, is known */
+  bool child;           /* a child of a job that settles: its parent, and the values inherited from
+                        ** it, are known */
   int64_t paused;       /* the job with the pause that holds its parent, and so is it; 0: none */
   int64_t deadline;     /* its parent's, if it has none of its own; 0: none */
-  int64_t deadline_in;  /* the same of one that is pushed with it; -1: none */
+  int64_t deadline_in;  /* the same of an ancestor that is pushed with it; -1: none */
   int64_t unmet;        /* jobs it waits for, and a pause: not claimable; by
                         ** ns_push_edges_find */
   int64_t kept;         /* the live job that has its key and stands in its place; 0: none. A
                         ** row of 'keep' has its key when it is inserted */
-  int64_t doomed;       /* one of them has failed: it is cancelled; 0: none */
+  int64_t doomed;       /* a failed job among them: the row is cancelled; 0: none */
 } ns_insert;
 
 /* The place of the i-th child that a parent brings with the verdict of a run. */
@@ -35,49 +35,46 @@ static inline int64_t ns_seq(int64_t run, size_t i) {
   return run * NS_SEQ_RUN + (i < NS_SEQ_RUN - 1 ? (int64_t)i : NS_SEQ_RUN - 1);
 }
 
-/* Writes jobs, their keys and edges, and their ready or scheduled rows, on the
-** open transaction. 'rows' are in the order of their ids. With 'held' (NULL:
-** wait) no lock on a job that they wait for is waited for: then nothing
-** is written and '*held' is 1 + the index of a row for which it would be (0).
-** Errors: DUPLICATE, INVALID, TOO_BIG, BUSY, GONE. */
+/* Writes jobs, their keys and edges, and their ready or scheduled rows, on the open
+** transaction. 'rows' are in the order of their ids. With 'held' (NULL: wait) it waits for no
+** lock on a job that they wait for. When it would have to wait, nothing is written, and '*held'
+** is 1 + the index of that row (else 0). Errors: DUPLICATE, INVALID, TOO_BIG, BUSY, GONE. */
 ns_status ns_push_write(ns_db *db, ns_insert *rows, size_t n, size_t *held, ns_err *err);
 
 /* The owner of the unique key 'key' of a queue that was refused to us a moment ago; '*id' 0:
 ** no job any more. Errors: BUSY, GONE. */
 ns_status ns_push_key_owner(ns_db *db, int64_t queue, ns_bytes key, int64_t *id, ns_err *err);
 
-/* Takes, on the open transaction, the keys of rows pushed with 'keep', and finds who
-** has those that are taken ('kept'): such rows are not to be inserted. '*again': one of
-** them is of its own row, so the push was written by an earlier try.
-** Errors: BUSY, GONE. */
+/* Takes, on the open transaction, the keys of rows pushed with 'keep', and finds the owners of
+** taken keys ('kept'). Rows with taken keys are not to be inserted. '*again': a key has its own
+** row as owner, so an earlier try has written the push. Errors: BUSY, GONE. */
 ns_status ns_push_keep(ns_db *db, ns_insert *rows, size_t n, bool *again, ns_err *err);
 
-/* One try to write jobs of which none waits for anything or has a parent, outside
-** any transaction, as one of its own; of several none has a key. '*ring', '*cut':
-** as ns_db_pipeline. */
+/* One try to write jobs in a transaction of its own, outside any other. None of them waits for
+** a job or has a parent; of several none has a key. '*ring', '*cut': as ns_db_pipeline. */
 ns_status ns_push_write_pipelined(ns_db *db, const ns_insert *rows, size_t n, bool *ring, bool *cut,
                                   ns_err *err);
 
-/* The same of one job, in one wait. After an error its outcome may be open, too: a KILL
-** comes when it likes. */
+/* As ns_push_write_pipelined, for one job, in one wait. After an error its outcome may be open,
+** too: a KILL comes at any time. */
 ns_status ns_push_write_one(ns_db *db, const ns_insert *row, bool *ring, bool *cut, ns_err *err);
 
-/* True when one of them may start within the next 10 s: worth a ring. */
+/* True when one of the rows may start within the next 10 s: worth a ring. */
 bool ns_push_starts_soon(const ns_insert *rows, size_t n);
 
 /* -------------------------------------------------------- edges: edges.c */
 
 /*
-** The waits of the rows of an insert: locks the jobs they name, so that none
-** of them ends unseen before our commit, and fills in 'unmet' and 'doomed'. A
-** name of a row in the same insert counts as a live job. '*edges' gets what
-** ns_push_edges_write takes; ns_push_edges_free afterwards in any case.
-** Errors: NOT_FOUND (a job that is named is unknown), INVALID, BUSY, GONE.
+** The waits of the rows of an insert. Locks the jobs that they name, so that none of them ends
+** unseen before our commit, and fills in 'unmet' and 'doomed'. A name of a row in the same
+** insert counts as a live job. '*edges' gets the argument of ns_push_edges_write;
+** ns_push_edges_free afterwards in any case. Errors: NOT_FOUND (a named job is unknown),
+** INVALID, BUSY, GONE.
 */
 typedef struct ns_edges {
   int64_t *on, *job; /* of each edge */
   size_t n, cap, capjob;
-  bool nowait; /* in: do not wait for who holds a row */
+  bool nowait; /* in: do not wait for the session that holds a row */
   size_t held; /* then: 1 + the index of a row with a target that is held; 0 */
 } ns_edges;
 
@@ -86,23 +83,24 @@ bool ns_push_edges_add(ns_edges *edges, int64_t on, int64_t job); /* false: no m
 ns_status ns_push_edges_write(ns_db *db, const ns_edges *edges, ns_err *err);
 void ns_push_edges_free(ns_edges *edges);
 
-/* Parents that are parked wait for the children that 'rows' bring, too. After
-** ns_push_edges_write. Errors: INVALID (such a child waits for its parent), … */
+/* Parents that are parked wait for the new children in 'rows', too. After ns_push_edges_write.
+** Errors: INVALID (such a child waits for its parent), … */
 ns_status ns_push_edges_join(ns_db *db, const ns_insert *rows, size_t n, ns_err *err);
 
-/* None of its children may wait for what waits for it. Errors: INVALID, GONE. */
+/* Refuses a child of 'parent' that waits for a job that waits for 'parent'. Errors: INVALID,
+** GONE. */
 ns_status ns_push_refuse_circle(ns_db *db, int64_t parent, ns_err *err);
 
-/* Two that close a circle together each see only their half of it, unless the one
-** looks after the other's commit. 'turn': edge_circle_turn, or edge_circle_wait.
-** '*mine': no other transaction is at it. Errors: GONE, BUSY. */
+/* Two transactions that close a circle together each see only their half of it, unless one
+** looks after the other's commit. 'turn': edge_circle_turn, or edge_circle_wait. '*mine': no
+** other transaction has the turn. Errors: GONE, BUSY. */
 ns_status ns_push_circle_turn(ns_db *db, ns_sql turn, bool *mine, ns_err *err);
 
 /* A push that said GONE after a cut at its commit: it may have happened. When
 ** the caller repeats it, it keeps its ids and nonces, and so stays one push. */
 typedef struct ns_push_in_doubt {
-  ns_buf content;  /* all that was asked, for recognising it */
-  int64_t *tokens; /* id, nonce, who is kept in its place; of each job */
+  ns_buf content;  /* all values of the push, for recognising it */
+  int64_t *tokens; /* of each job: id, nonce, the job kept in its place */
   size_t n;        /* jobs; 0: nothing is in doubt */
   int64_t until;   /* monotonic: a repeat counts as one until then */
 } ns_push_in_doubt;

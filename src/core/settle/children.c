@@ -1,14 +1,14 @@
 /*
-** Children: those that come with a verdict, and those that a parked parent waits for. A batch
-** of parents costs as many statements as one parent.
+** Children: the ones that come with a verdict, and the ones that a parked parent waits for. A
+** batch of parents costs as many statements as one parent.
 **
 ** Most parents are new: they have the children that come with their verdict, and no job waits
-** for them. One look tells; only of the rest, which have dependents or older children, the
-** children are locked and counted.
+** for them. One look tells. Only parents with dependents or older children have their children
+** locked and counted.
 **
-** Invariant: the parents' rows are locked, so no transaction adds a child, or comes to wait
-** for one of them; and their live children are locked, so none ends unseen between the count
-** and the commit. No assert: who has locked what is the server's.
+** Invariant: the parents' rows are locked, so no transaction adds a child, or comes to wait for
+** one of them. Their live children are locked, so none ends unseen between the count and the
+** commit. No assert: only the server knows the locks.
 */
 #include "settle/outcome.h"
 
@@ -34,7 +34,7 @@ static bool brings_waiters(const ns_outcome *f) {
   return false;
 }
 
-/* Its live children are those that come with its verdict, all of them. */
+/* All its live children come with its verdict. */
 static bool is_new(const ns_outcome *f) {
   return !f->has_dependents && !brings_waiters(f);
 }
@@ -67,8 +67,8 @@ static ns_outcome *find_parent(const ns_parents *p, int64_t id) {
                                                                                : NULL;
 }
 
-/* Runs a statement about those that are picked, given as "[id,…]". '*rows': it was
-** run; there are none to be asked about else. */
+/* Runs a statement about the picked parents, given as "[id,…]". '*rows': it was run; without
+** picked parents it is not. */
 static ns_status ask_about(ns_db *db, ns_sql sql, const ns_parents *p,
                            bool (*picks)(const ns_outcome *), bool *rows, ns_err *err) {
   ns_buf ids = NS_BUF_INIT;
@@ -79,7 +79,7 @@ static ns_status ask_about(ns_db *db, ns_sql sql, const ns_parents *p,
   return *rows ? ns_db_list_run(db, sql, NULL, &ids, err) : NS_OK;
 }
 
-/* Its next row, and which parent that is about; '*f' is NULL after the last. */
+/* Reads the next row of 'sql', and finds its parent; '*f' is NULL after the last. */
 static ns_status next_parent_row(ns_db *db, ns_sql sql, const ns_parents *p, ns_outcome **f,
                                  const ns_value **row, ns_err *err) {
   ns_status st;
@@ -135,7 +135,7 @@ static ns_status lock_live(ns_db *db, const ns_parents *p, ns_err *err) {
 
 enum { T_ID, T_HELD, T_LIVE, T_WAITED, T_WAITS };
 
-/* Now that they are locked: are those all? */
+/* Counts the dependents now that they are locked: are these all? */
 static ns_status count_dependents(ns_db *db, const ns_parents *p, ns_err *err) {
   const ns_value *row;
   ns_outcome *f = NULL;
@@ -151,8 +151,8 @@ static ns_status count_dependents(ns_db *db, const ns_parents *p, ns_err *err) {
   return st;
 }
 
-/* A circle may close where a job waits for the parent, and a child of it for
-** something. Such parents take turns, each until its commit. */
+/* A circle may close where a job waits for the parent, and a child of it for another job. Such
+** parents take turns, each until its commit. */
 static bool is_tied_to_parent(const ns_outcome *f) {
   return is_parking(f) && f->waited && f->waits;
 }
@@ -187,7 +187,7 @@ ns_status ns_settle_children_lock(ns_db *db, const ns_parents *p, ns_err *err) {
 
 /* ----------------------------------------------------------------- failing */
 
-/* "[[parent,lease],…]" of those that go down with a child. */
+/* "[[parent,lease],…]" of the parents that fail with a child. */
 static void list_runs(const ns_parents *p, ns_buf *list) {
   for (size_t i = 0; i < p->n; i++)
     if (is_known(p->items[i]) && !p->items[i]->v->go_on)
@@ -199,8 +199,8 @@ static void end_parent(ns_outcome *f, int64_t child) {
   ns_settle_end(f, "dead", "child failed");
 }
 
-/* A child that failed while the run went on, or as it was spawned after one that
-** had failed, counts as one that fails later. */
+/* A child may have failed while the run went on, or been spawned after a failed one. It counts
+** as a child that fails later. */
 ns_status ns_settle_children_failed(ns_db *db, const ns_parents *p, ns_err *err) {
   const ns_value *row;
   ns_outcome *f = NULL;
@@ -221,7 +221,7 @@ ns_status ns_settle_children_failed(ns_db *db, const ns_parents *p, ns_err *err)
 
 enum { H_PARENT, H_ID, H_QUEUE, H_RANK, H_RUN, H_UNMET, H_DUE, H_NOW, H_KIND };
 
-/* Children that are let go, and what that writes. */
+/* Children that are released, and the rows written for that. */
 typedef struct leaving {
   int64_t *on, *ids;
   ns_buf met; /* "[[1,id],…" */
@@ -389,8 +389,7 @@ static void put_off_parent(ns_outcome *outcomes, size_t n, int64_t id) {
       ns_settle_put_off(&outcomes[i]);
 }
 
-/* '*held': a row for which a lock would have to be waited for; 0: all is
-** written. */
+/* '*held': a row for which a lock would have to be waited for; 0: all is written. */
 static ns_status try_children(ns_db *db, ns_outcome *outcomes, size_t n, ns_insert *rows,
                               size_t total, size_t *held, ns_err *err) {
   size_t k = 0;

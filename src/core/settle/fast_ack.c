@@ -4,9 +4,9 @@
 ** claims stood. Where the ids come in stretches, as they were pushed, and there are
 ** no results, two statements move a whole stretch.
 **
-** Invariant: a stretch holds claims of ours only, so its range of keys is touched
-** by no other transaction; a row that another holds, or has taken from us, is not written and
-** is left to be settled one by one.
+** Invariant: a stretch holds claims of ours only, so no other transaction touches its range of
+** keys. A row that another transaction holds, or has taken from us, is not written and is left
+** to be settled one by one.
 */
 #include "settle/outcome.h"
 
@@ -120,7 +120,7 @@ static ns_status drop_stretch(ns_db *db, ns_outcome *const *outcomes, size_t n, 
              : st;
 }
 
-/* Without history. One that another transaction holds leaves all of them to be settled
+/* Writes no history. If another transaction holds one of the rows, all of them are settled
 ** singly. */
 static ns_status forget_stretch(ns_db *db, ns_outcome *const *outcomes, size_t n, ns_err *err) {
   ns_outcome **gone = malloc(n * sizeof *gone);
@@ -266,7 +266,8 @@ static ns_status notify_dependents(ns_db *db, const acks *gone, ns_err *err) {
   return st;
 }
 
-/* 'a' is room. Those that are no plain acks are looked at first: then the transaction has begun. */
+/* 'a' is room. Verdicts that are no plain acks are looked at first: then the transaction has
+** begun. */
 static ns_status settle_acks(ns_db *db, ns_outcome *outcomes, size_t n, acks *a, ns_err *err) {
   ns_status st;
   find_stretches(db, outcomes, n, a);

@@ -1,10 +1,10 @@
 /*
-** Verdicts that C programs make of a claimed job; and deciding: from a verdict, and what the
-** server knows of its job, to its outcome: it ends, or returns, with which budgets and when,
-** or waits.
+** Verdicts that C programs make of a claimed job. And deciding: from a verdict, and the
+** server's facts about its job, to its outcome. The job ends, or returns, with which budgets
+** and when, or waits.
 **
-** Invariants: all that a verdict does not say has the value that changes nothing. Nothing
-** here talks to the server. No assert: it has no handle to talk with.
+** Invariants: each field that a verdict does not set has the value that changes nothing.
+** Nothing here talks to the server. No assert: it has no handle to talk with.
 */
 #include "settle/outcome.h"
 
@@ -14,7 +14,7 @@
 
 #define MISSING_FIRST NS_SECOND      /* a job without a handler comes back */
 #define MISSING_LONGEST (60 * NS_SECOND)
-/* A row that was written by hand may hold all that fits the columns. */
+/* A row that was written by hand may have any value that fits the columns. */
 #define COUNT_MAX INT64_C(4294967295) /* INT UNSIGNED */
 
 /* ------------------------------------------------------------- verdicts */
@@ -91,15 +91,15 @@ static int64_t double_up_to(int64_t base, int64_t n, int64_t longest) {
   return base < longest ? base : longest;
 }
 
-/* Its handler was found, and the holder came out of it alive. */
+/* The job's handler was found, and the holder survived it. */
 static void found_handler(ns_outcome *f) {
   f->missed = 0;
   f->missing_since = 0;
   f->lost = 0;
 }
 
-/* Its backoff ends behind its deadline: what polls has its last look all the
-** same, at the deadline. */
+/* Its backoff ends behind its deadline. A job that polls has its last look all the same, at the
+** deadline. */
 static void end_at_deadline(ns_outcome *f) {
   bool polls = f->max_polls >= 0;
   if (polls && f->now < f->deadline)
@@ -127,7 +127,7 @@ static void decide_fail(ns_outcome *f) {
   return_before_deadline(f, delay);
 }
 
-/* A job that wants to go on past the deadline gets one more run, which is due then, and
+/* A job that wants to go on past the deadline gets one more run, which is due then. The run
 ** sees by that that it is the last. */
 static void decide_again(ns_outcome *f) {
   int64_t delay = f->v->delay < 0 ? f->backoff : f->v->delay;
@@ -149,9 +149,8 @@ static void crash_once(ns_outcome *f) {
   lower_priority(f);
 }
 
-/* The first crash costs no time. What kills its worker again and again may do so
-** because of its surroundings (a library being replaced, memory that is short), so the
-** pauses grow. */
+/* The first crash costs no time. A job may kill its worker again and again because of its
+** surroundings (a library being replaced, short memory), so the pauses grow. */
 static void decide_crash(ns_outcome *f) {
   static const int64_t pauses[] = {0, NS_SECOND, 10 * NS_SECOND, 60 * NS_SECOND};
   static const int64_t last = sizeof pauses / sizeof pauses[0] - 1;

@@ -1,6 +1,5 @@
 /*
-** Outcomes: what becomes of jobs with runs that have verdicts; and the steps of settling a batch
-** of them.
+** Outcomes of runs that have verdicts, and the steps of settling a batch of them.
 */
 #ifndef NS_SETTLE_OUTCOME_H
 #define NS_SETTLE_OUTCOME_H
@@ -29,17 +28,17 @@ typedef struct ns_outcome {
   bool rowless;        /* another program has the row that it stands for: it is cancelled */
   bool has_dependents; /* earlier children, or jobs that wait for this one */
   bool waited, waits;  /* a job waits for it; a child of it waits */
-  int64_t live, held;  /* children; those of them that wait for its end */
+  int64_t live, held;  /* children; 'held': those that wait for its end */
   const char *outcome, *reason;
   const char *attempt; /* kind of the attempt row; NULL: none */
   char why[200];       /* the error of an end that is not the holder's; empty */
   int64_t due;         /* at first: as it was before this run */
 } ns_outcome;
 
-/* Fills in what becomes of it; 'v' and what the server knows are there. */
+/* Decides the outcome; 'v' and the server's facts are filled in. */
 void ns_settle_decide(ns_outcome *f);
 
-/* It ends; the texts outlive it. 'reason' may be NULL. */
+/* The job ends; the texts outlive 'f'. 'reason' may be NULL. */
 void ns_settle_end(ns_outcome *f, const char *outcome, const char *reason);
 
 /* Nothing is written of it in this batch: its verdict is BUSY. */
@@ -48,10 +47,9 @@ void ns_settle_put_off(ns_outcome *f);
 /* ------------------------------------------------ plain acks: fast_ack.c */
 
 /*
-** Settles those of 'outcomes', sorted by token, that are plain acks (no children, no
-** unique key, no signal) and that no other transaction holds: their status is OK. They are moved
-** behind the rest; '*rest': how many are left, in their order.
-** Errors: GONE, NOMEM, SQL.
+** Settles the plain acks of 'outcomes', sorted by token, that no other transaction holds: their
+** status is OK. A plain ack has no children, no unique key and no signal. They are moved behind
+** the rest; '*rest': the number of the rest, in their order. Errors: GONE, NOMEM, SQL.
 */
 ns_status ns_settle_fast_acks(ns_db *db, ns_outcome *outcomes, size_t n, size_t *rest, ns_err *err);
 
@@ -65,28 +63,28 @@ void ns_settle_park_bound(ns_db *db, ns_outcome *f);
 ** might close a circle beside another, is put off. */
 ns_status ns_settle_park_lock(ns_db *db, ns_outcome *outcomes, size_t n, ns_err *err);
 
-/* Writes those that wait; one with a failed child ends instead. After the
+/* Writes the parents and jobs that park; one with a failed child ends instead. Runs after the
 ** children of this batch have been written. */
 ns_status ns_settle_park(ns_db *db, ns_outcome *outcomes, size_t n, ns_err *err);
 
-/* A run that was given a signal, and went on, needs it no more; who has ended
-** needs none. */
+/* Deletes used signals: a run that was given a signal, and went on, needs it no more; neither
+** does an ended job. */
 ns_status ns_settle_signals_forget(ns_db *db, const ns_outcome *outcomes, size_t n, ns_err *err);
 
 /* -------------------------------------------------- children: children.c */
 
-/* Parents with verdicts that are to park them, locked, sorted by id; borrowed. Those
-** that are put off, or end, stay among them and are passed over. */
+/* Parents with verdicts that are to park them, locked, sorted by id; borrowed. Parents that are
+** put off, or end, stay among them and are passed over. */
 typedef struct ns_parents {
   ns_outcome **items;
   size_t n;
 } ns_parents;
 
 /*
-** Before anything is written: locks their live children. A parent is put off while
-** another transaction is ending one of them, or holds one that is to be let go; or while
-** another transaction has the turn of those that might close a circle.
-** Waits for no lock. Errors: GONE, NOMEM.
+** Locks the live children of the parents, before anything is written. A parent is put off while
+** another transaction is ending one of them, or holds one that is to be released. It is put
+** off, too, while another transaction has the turn of parents that might close a circle. Waits
+** for no lock. Errors: GONE, NOMEM.
 */
 ns_status ns_settle_children_lock(ns_db *db, const ns_parents *p, ns_err *err);
 
@@ -95,10 +93,10 @@ ns_status ns_settle_children_lock(ns_db *db, const ns_parents *p, ns_err *err);
 ** their run was claimed. Errors: GONE, NOMEM. */
 ns_status ns_settle_children_failed(ns_db *db, const ns_parents *p, ns_err *err);
 
-/* Has them wait for their live children, which are locked or new, and lets go those
-** that wait for their parent's end: children of runs that said "again"; they and the
-** parent would wait for each other for ever. 'live' of each says how many there are.
-** Errors: INVALID (one waits for something that waits for the parent), GONE, NOMEM. */
+/* The parents wait for their live children, which are locked or new. Children of runs that said
+** "again" may wait for their parent's end. They are released, since they and the parent would
+** wait for each other for ever. 'live' of each is their number. Errors: INVALID (a child waits
+** for a job that waits for the parent), GONE, NOMEM. */
 ns_status ns_settle_children_wait(ns_db *db, const ns_parents *p, ns_err *err);
 
 /* Writes the children that the verdicts bring. A parent with a child that is to wait for

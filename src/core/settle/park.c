@@ -1,9 +1,9 @@
 /*
 ** Parking: jobs that wait for their children, or for a signal.
 **
-** Invariant: while a parent is being parked its row and those of its live children are
-** locked, so no child ends unseen between the count and the commit. No assert: who has
-** locked what is the server's.
+** Invariant: while a parent is being parked its row and the rows of its live children are
+** locked. So no child ends unseen between the count and the commit. No assert: only the server
+** knows the locks.
 */
 #include "settle/outcome.h"
 
@@ -57,8 +57,8 @@ void ns_settle_park_bound(ns_db *db, ns_outcome *f) {
   ns_settle_end(f, "dead", "too many phases");
 }
 
-/* A parent of a child that another transaction is ending, or that might close a circle beside
-** another, comes with the next cycle: nothing is written of it now. */
+/* A parent is put off to the next cycle, with nothing written, if another transaction is ending
+** a child of it. So is a parent that might close a circle beside another. */
 ns_status ns_settle_park_lock(ns_db *db, ns_outcome *outcomes, size_t n, ns_err *err) {
   ns_parents p;
   ns_status st = NS_OK;
@@ -151,9 +151,9 @@ static ns_status schedule_deadline(ns_db *db, const ns_outcome *f, ns_err *err) 
   return ns_db_list_change(db, NS_SQL_PUSH_SCHEDULED, NULL, &ids, 1, err);
 }
 
-/* A signal that was sent before we look is found here; a signal that is sent later waits for our
-** lock on the job's row, and then finds it scheduled. Who has had a run after the
-** deadline, and finds nothing, would be run again at once, for ever. */
+/* A signal that was sent before we look is found here. A signal that is sent later waits for
+** our lock on the job's row, and then finds it scheduled. A job that has had a run after the
+** deadline, and finds none, would be run again at once, for ever. */
 static ns_status park_for_signal(ns_db *db, ns_outcome *f, ns_err *err) {
   const ns_verdict *v = f->v;
   const ns_value *row = NULL;
@@ -185,8 +185,7 @@ static ns_status park_for_signal(ns_db *db, ns_outcome *f, ns_err *err) {
   return ns_claim_promote_one(db, f->queue_id, f->rank, v->id, v->run + 1, f->kind, err);
 }
 
-/* A run that was given a signal, and went on, needs it no more; who has ended
-** needs none. */
+/* A run that was given a signal, and went on, needs it no more; neither does an ended job. */
 ns_status ns_settle_signals_forget(ns_db *db, const ns_outcome *outcomes, size_t n, ns_err *err) {
   ns_status st = NS_OK;
   for (size_t i = 0; st == NS_OK && i < n; i++) {

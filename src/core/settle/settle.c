@@ -1,12 +1,12 @@
 /*
 ** Settling: from verdicts to rows.
 **
-** The batch is sorted by (id, run). Plain acks in long stretches go first (ns_settle_fast_acks).
-** Of the rest settle_lock locks every job with an (id, run) that still stands and that
-** no other transaction holds; each of those is decided in memory (ended
-** or returned, with which budgets and when), and then everything is written
-** array-bound in the order of the keys. Rows of adopted tables that the handle serves are held
-** before that, and written with the rest (source/pay.c).
+** The batch is sorted by (id, run). Plain acks in long stretches go first
+** (ns_settle_fast_acks). Of the rest settle_lock locks every job with an (id, run) that still
+** stands and that no other transaction holds. Each of them is decided in memory: ended or
+** returned, with which budgets and when. Then everything is written array-bound in the order of
+** the keys. Rows of adopted tables that the handle serves are held before that, and written
+** with the rest (source/pay.c).
 **
 ** Invariant: a verdict changes rows only while its (id, run) stands, and each
 ** return makes run grow, so no token is ever accepted twice.
@@ -85,7 +85,7 @@ static ns_status fill_outcome(ns_outcome *f, const ns_value *r, ns_err *err) {
   return copy_text(&r[L_UKEY], &f->key, &f->keylen) ? NS_OK : ns_no_memory(err);
 }
 
-/* Runs a statement about all outcomes, or those that could not be locked. */
+/* Runs a statement about all outcomes, or only the ones that could not be locked. */
 static ns_status ask_about(ns_db *db, ns_sql sql, const ns_outcome *outcomes, size_t n,
                            bool unlocked_only, ns_err *err) {
   ns_buf tokens = NS_BUF_INIT;
@@ -95,7 +95,7 @@ static ns_status ask_about(ns_db *db, ns_sql sql, const ns_outcome *outcomes, si
   return ns_db_list_run(db, sql, NULL, &tokens, err);
 }
 
-/* Of the rows that were not locked, which still stand? Those are BUSY. */
+/* Finds the rows that were not locked but still stand. They are BUSY. */
 static ns_status mark_locked_by_others_busy(ns_db *db, ns_outcome *outcomes, size_t n,
                                             ns_err *err) {
   const ns_value *row;
@@ -129,14 +129,14 @@ static ns_bytes key_of(const ns_outcome *f) {
   return (ns_bytes){f->key, f->keylen};
 }
 
-/* A job that ends, or that its children's failure may end, has a key. Nobody pushes another of a
-** row that a program has in work, so its key is not locked first. */
+/* Has the job a key, and may it end, or its children's failure end it? No push meets the key of
+** a row that a program has in work, so such a key is not locked first. */
 static bool frees_key(const ns_db *db, const ns_outcome *f) {
   return f->locked && (f->ends || f->parks) && f->key != NULL &&
          !ns_source_is_served(db, key_of(f));
 }
 
-/* The unique keys of jobs that end: one that another transaction holds puts its job off. */
+/* Locks the unique keys of jobs that end: a key that another transaction holds puts its job off. */
 static ns_status lock_keys(ns_db *db, ns_outcome *outcomes, size_t n, ns_err *err) {
   ns_end *ends = calloc(n, sizeof *ends);
   bool *held = calloc(n, sizeof *held);
@@ -201,8 +201,8 @@ static ns_status write_attempt(ns_db *db, const ns_outcome *f, ns_err *err) {
   return st;
 }
 
-/* Notes the failure that the row of an adopted table is to show; that of one that ends comes with
-** its end. */
+/* Writes attempts, and owes the row of an adopted table the failure to show. A job that ends
+** owes it with its end. */
 static ns_status write_attempts(ns_db *db, const ns_outcome *outcomes, size_t n, ns_err *err) {
   ns_source_owed owed = {0};
   ns_status st = NS_OK;
@@ -325,7 +325,7 @@ static ns_status insert_now(ns_db *db, const returns *r, ns_err *err) {
                     r->n, err);
 }
 
-/* Our next claim looks there; other holders find it with their next sweep. */
+/* Our next claim looks at those rows; other holders find them with their next sweep. */
 static ns_status insert_back(ns_db *db, const returns *r, ns_err *err) {
   for (size_t i = 0; i < r->n; i++)
     ns_claim_lanes_lower(&db->claim.lanes, r->ints[T_QUEUE * r->cap + i],
@@ -337,8 +337,8 @@ static ns_status insert_back(ns_db *db, const returns *r, ns_err *err) {
                     r->n, err);
 }
 
-/* Where a job that returns waits: BACK is where it was. One that is paused gets no
-** row: the resume writes that. */
+/* Where a job that returns waits: BACK is its place before the claim. A paused job gets no row:
+** the resume writes it. */
 typedef enum place { LATER, AT_ONCE, BACK, NO_ROW, PLACES } place;
 
 static bool returns_to(const ns_outcome *f, place p) {
@@ -380,7 +380,7 @@ static bool is_settled(const ns_verdict *v) {
   return v->status == NS_OK || v->status == NS_ESTALE;
 }
 
-/* Lease rows of which the last open claims are all among these verdicts. */
+/* Deletes lease rows with last open claims that are all among these verdicts. */
 static ns_status delete_leases(ns_db *db, const ns_outcome *outcomes, size_t n, ns_err *err) {
   ns_status st = NS_OK;
   if (db->user_tx)

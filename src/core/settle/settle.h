@@ -7,9 +7,9 @@
 #include "claim/claim.h"
 #include "nightshift_host.h"
 
-/* Writes the verdicts and their children; each gets its status: OK, STALE, or
-** BUSY when another transaction holds its row. What begins the transaction may still be on its
-** way: see ns_db_begun. Errors: what makes the whole batch fail. */
+/* Writes the verdicts and their children; each gets its status: OK, STALE, or BUSY when another
+** transaction holds its row. The BEGIN of the transaction may still be on its way: see
+** ns_db_begun. Errors: failures of the whole batch. */
 ns_status ns_settle_batch(ns_db *db, ns_verdict *v, size_t n, ns_err *err);
 
 /* After the commit: claims are forgotten in memory. */
@@ -23,8 +23,8 @@ void ns_settle_refuse(ns_verdict *v, const char *text);
 typedef struct ns_settle_in_doubt {
   ns_verdict *items; /* tokens and statuses only; no bytes */
   size_t n, cap;
-  size_t written;        /* the first ones are known to be written; their caller,
-                         ** who was told GONE, will ask again */
+  size_t written;        /* the first ones are known to be written; their caller got GONE, and will
+                         ** ask again */
   int64_t holder, cycle; /* the cycle that sent them, and its holder */
 } ns_settle_in_doubt;
 

@@ -1,17 +1,17 @@
 /*
-** The verb "retry" over a tree: what failed runs again, and what was cancelled or
-** died because of that waits for it again.
+** The verb "retry" over a tree: failed jobs run again; jobs that were cancelled or died because
+** of them wait for them again.
 **
-** It goes through the tree three times. First everything that failed lives again,
-** held as by a pause, under the negative id of the tree's top. Then each gets its
-** edges: what it was pushed to wait for, or its children when it was parked, as far
-** as they live. At last all are let go. So nothing runs before all know what they
-** wait for; and a retry that was cut off is made again. No other verb lets go what
-** it holds: no other verb knows what that waits for.
+** It goes through the tree three times. First every failed job lives again, held as by a pause,
+** under the negative id of the tree's top. Then each gets its edges, as far as the targets
+** live. They are the jobs that it was pushed to wait for, or its children when it was parked.
+** At last all are released. So none runs before all have their edges; and a retry that was cut
+** off is made again. No other verb releases jobs that it holds: no other verb knows their
+** edges.
 **
 ** Invariant: a job that lives again is held, under the tree's id, until all of its tree have
-** their edges. No assert: the three passes are transactions of their own, and what is held
-** between them stands in the tables; specs of retry cut each of them off.
+** their edges. No assert: the three passes are transactions of their own, and jobs held between
+** them stand in the tables. Specs of retry cut each of them off.
 */
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +22,7 @@
 #include "source/source.h"
 #include "tree/tree.h"
 
-#define FALLS_MAX_US 2000000 /* that a retry waits for what is falling */
+#define FALLS_MAX_US 2000000 /* a retry's wait for jobs that are still failing */
 
 /* ---------------------------------------------------------- living again */
 
@@ -187,7 +187,7 @@ static ns_status read_new_edges(ns_db *db, ns_tree *t, ns_sql sql, new_edges *ou
   return st;
 }
 
-/* One named twice is one. */
+/* Sorts the edges; two with the same jobs become one. */
 static void sort_new_edges(new_edges *l) {
   size_t kept = 0;
   if (l->n > 1)
@@ -216,8 +216,8 @@ static ns_status write_new_edges(ns_db *db, const new_edges *l, ns_err *err) {
   return st;
 }
 
-/* What each waits for now, and a pause. Of one that is not held the edges to jobs that
-** have ended, and of which it is not told yet, count as before. */
+/* Counts the jobs that each node waits for now, and a pause. For a node that is not held, edges
+** to ended jobs that it has not been told of count as before. */
 static void count_new_edges(ns_tree *t, const new_edges *l) {
   size_t at = 0;
   for (size_t i = 0; i < t->nnodes; i++) {
@@ -253,8 +253,8 @@ static ns_status step_link(ns_db *db, ns_tx *tx, ns_err *err) {
 
 /* --------------------------------------------------------------------- verb */
 
-/* Jobs that fail with other jobs do so in pieces, from below: the top would be seen alive, and be
-** cancelled after that. So all are told first, by us or by who is at it. In a
+/* Jobs that fail with other jobs do so in pieces, from below: the top could be seen alive, and
+** be cancelled after that. So all dependents are told first, by us or by another session. In a
 ** transaction of the caller we would wait for ourselves. */
 static ns_status finish_failures(ns_db *db, ns_err *err) {
   int64_t end = ns_mono_us() + FALLS_MAX_US;
@@ -296,7 +296,7 @@ ns_status ns_tree_retry(ns_db *db, ns_tree *t, ns_tree_step *release, ns_err *er
   if (st == NS_OK && !t->was_paused)
     st = ns_tree_walk(db, t, release, err);
   if (revived > 0)
-    t->changed = revived; /* else those that a retry before has left held */
+    t->changed = revived; /* else the jobs that an earlier retry has left held */
   if (st == NS_OK && t->taken != 0)
     return ns_fail(err, NS_EDUPLICATE,
                    "%lld jobs run again; job %lld cannot: another live job has "

@@ -1,13 +1,13 @@
 /*
-** A job and all below it: walking through them, locking a batch, writing it back;
-** and how far a tree has come. The verbs that are done on the way are in
-** tree/verbs.c, and "retry" in tree/retry.c.
+** A job and all jobs below it: walking through them, locking a batch, writing it back. And how
+** far a tree has come. The verbs of such a walk are in tree/verbs.c, and "retry" in
+** tree/retry.c.
 **
 ** Invariant: a tree is worked through from its top. A batch is locked, changed and committed
-** before its children are looked for, and what a job spawns later, or is pushed below it,
-** has what the batch wrote into it (paused, deadline) or is dropped with it. So nothing new
-** appears behind the walk. Memory is eight bytes for each job that has been found and not
-** yet been worked on. No assert: what is spawned and pushed meanwhile is the server's.
+** before its children are looked for. A job that it spawns later, or that is pushed below it,
+** inherits the batch's changes (paused, deadline) or is dropped with it. So nothing new appears
+** behind the walk. Memory is eight bytes for each job that has been found and not yet been
+** worked on. No assert: the server decides which jobs are spawned and pushed meanwhile.
 */
 #include "tree/tree.h"
 
@@ -33,7 +33,7 @@ ns_status ns_tree_ids(ns_tree *t, ns_value *param, ns_err *err) {
   return t->list.oom ? ns_no_memory(err) : NS_OK;
 }
 
-/* Jobs that have been found; those up to 'at' have been worked on. */
+/* Jobs that have been found; the ones before 'at' have been worked on. */
 typedef struct found {
   int64_t *ids;
   size_t n, cap, at;
@@ -283,8 +283,8 @@ static bool goes_now(const ns_node *x) {
   return x->moves && x->unmet == 0 && x->due <= x->now;
 }
 
-/* Runs a statement about the rows, as a list of lists. An array-bound one that changes
-** what may be so already, or may be gone, could not tell what a KILL has cut. */
+/* Runs a statement about the rows, as a list of lists. An array-bound statement could not tell
+** what a KILL has cut, if some rows may be right already, or gone. */
 static ns_status run_rows(ns_db *db, ns_sql sql, const rows *r, const int *columns,
                           size_t n, ns_err *err) {
   ns_buf list = NS_BUF_INIT;
@@ -318,7 +318,7 @@ static ns_status write_rows(ns_db *db, rows *r, const ns_tree *t, ns_err *err) {
                   sizeof place / sizeof place[0], err);
   pick_rows(r, t, goes_later);
   if (st == NS_OK)
-    st = ns_db_bulk_changing(db, NS_SQL_ADMIN_TREE_SCHEDULED, /* one that is there may stay so */
+    st = ns_db_bulk_changing(db, NS_SQL_ADMIN_TREE_SCHEDULED, /* a row that is there may stay so */
                              (ns_column[]){column_of(r, W_DUE), column_of(r, W_ID),
                                            column_of(r, W_QUEUE), column_of(r, W_RANK),
                                            column_of(r, W_RUN), column_of(r, W_KIND)},

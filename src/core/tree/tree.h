@@ -20,8 +20,8 @@ typedef struct ns_node {
   int64_t deadline; /* 0: none */
   int64_t wish;     /* when it would be due without one */
   int64_t was_due, was_run, now;
-  int64_t priority; /* that it was given; rank is what it has sunk to */
-  int64_t holder;   /* who runs it; 0: none */
+  int64_t priority; /* given to it; rank is what it has sunk to */
+  int64_t holder;   /* the holder that runs it; 0: none */
   int64_t ready_at; /* where its row in ready is; 0: not known */
   bool asks;        /* it is to be found out whether a claim is taking it */
   bool seen;        /* ... and its lane was read */
@@ -37,10 +37,10 @@ typedef struct ns_node {
   size_t keylen;
 } ns_node;
 
-/* One verb on its way through a tree. */
+/* The state of one verb on its way through a tree. */
 typedef struct ns_tree {
   int64_t id, n;    /* the top, and the verb's number */
-  int64_t outer;    /* the job with the pause that holds those above; 0: none's */
+  int64_t outer;    /* the job with the pause that holds the jobs above; 0: none */
   ns_bytes text;
   int64_t changed, live; /* jobs, so far */
   /* of the batch under way */
@@ -72,7 +72,7 @@ void ns_tree_told(ns_db *db, ns_tree *t);
 ns_status ns_tree_up(ns_db *db, int64_t id, int64_t *parent, bool *sure,
                      int64_t *paused, ns_err *err);
 
-/* Locks the live jobs of the batch; 'held': also finds out who runs them. */
+/* Locks the live jobs of the batch; 'held': also finds out which holders run them. */
 ns_status ns_tree_lock(ns_db *db, ns_tree *t, bool held, ns_err *err);
 
 /* The batch's node of that job; NULL: none. Good until the batch is over. */
@@ -84,22 +84,22 @@ ns_status ns_tree_write(ns_db *db, ns_tree *t, ns_err *err);
 /* "[id,…]" in the scratch list; good until the next one. */
 ns_status ns_tree_ids(ns_tree *t, ns_value *param, ns_err *err);
 
-/* "[[id,run],…]" of the nodes, or of those that run, there. */
+/* "[[id,run],…]" of the nodes, or of the running ones, in a buffer of 't'. */
 ns_value ns_tree_pairs(ns_tree *t, bool held_only);
 
 /*
-** After the commit that ended the claims "[[id,run],…]", or paused their jobs: tells
-** who has them, if a holder has. Also who has claimed one while its row was locked, and may have
-** read it before that commit: its lease is there by now. Best effort: a host
-** learns it from the job's next touch, too.
+** Runs after the commit that ended the claims "[[id,run],…]", or paused their jobs: tells their
+** holders. A holder that has claimed one while its row was locked may have read the job before
+** that commit. It is told, too: its lease is there by now. Best effort: a host learns it from
+** the job's next touch, too.
 */
 void ns_tree_tell(ns_db *db, const char *kind, ns_bytes why, ns_bytes tokens);
 
-/* Deletes the edges that have outlived jobs, '[id,…]', which are to run again. Until
-** the end of the transaction the live jobs at their other ends do not end. */
+/* Deletes edges on jobs, '[id,…]', that are to run again. Until the end of the transaction the
+** live jobs at their other ends do not end. */
 ns_status ns_tree_unlink(ns_db *db, ns_value list, ns_err *err);
 
-/* The verb "retry"; 'release' gives back what the pause of 't->id' holds. */
+/* The verb "retry"; 'release' gives back the jobs that the pause of 't->id' holds. */
 ns_status ns_tree_retry(ns_db *db, ns_tree *t, ns_tree_step *release, ns_err *err);
 
 #endif

@@ -3,14 +3,14 @@
 ** deadline. A verb is a step that tree/tree.c does with each batch on its way down.
 **
 ** A claim takes a job's row out of ready and locks no job; its lease cannot be seen before it
-** commits. So a verb that is to move a job locks the job's row in scheduled or ready first: a
-** claim that has the row is waited for, and one that comes later finds it locked and goes on
-** without it. The key of ready begins with the lane, and the job is its end. So a lane is read
-** once per batch, without locks, and the rows that were found are locked by key.
+** commits. So a verb that is to move a job locks the job's row in scheduled or ready first. A
+** claim that has the row is waited for; a later claim finds it locked and goes on without it.
+** The key of ready begins with the lane, and the job is its end. So a lane is read once per
+** batch, without locks, and the rows that were found are locked by key.
 **
-** Invariant: a job that a verb moves has another run, or no row yet, so of its rows in ready
-** and scheduled one at most is not stale. A job that is running, or being claimed, is not
-** moved: the change is written into its job, and its holder is told.
+** Invariant: a job that a verb moves has another run, or no row yet. So at most one of its rows
+** in ready and scheduled is not stale. A job that is running, or being claimed, is not moved:
+** the change is written into its job, and its holder is told.
 */
 #include "tree/tree.h"
 
@@ -111,12 +111,12 @@ static ns_status find_unclaimed(ns_db *db, ns_tree *t, ns_err *err) {
 
 /* -------------------------------------------------------------- small verbs */
 
-/* It does not run and waits for no job: it has a row in ready or scheduled. */
+/* The job does not run and waits for no job: it has a row in ready or scheduled. */
 static bool is_free(const ns_node *x) {
   return x->unmet == 0 && x->holder == 0;
 }
 
-/* Its row, if it has one, is stale from now on, and it gets another. */
+/* The job's row, if it has one, is stale from now on, and it gets another. */
 static void move_node(ns_node *x) {
   x->changed = true;
   if (!is_free(x))
@@ -166,8 +166,8 @@ static void run_one_now(const ns_tree *t, ns_node *x) {
   move_node(x);
 }
 
-/* Nothing is due after its deadline: then it would be too late. What an earlier
-** deadline has brought forward goes back. */
+/* Nothing is due after its deadline: then it would be too late. A job that an earlier deadline
+** has brought forward goes back. */
 static void limit_one(const ns_tree *t, ns_node *x) {
   int64_t due = x->wish;
   x->changed = true;
@@ -220,7 +220,7 @@ STEP(step_rank, rank_one)
 STEP(step_now, run_one_now)
 STEP(step_limit, limit_one)
 
-/* Gives back what the pause of the tree's id holds. */
+/* Gives back the jobs that the pause of the tree's id holds. */
 static ns_status step_release(ns_db *db, ns_tx *tx, ns_err *err) {
   return step_small(db, tx->arg, resume_one, err);
 }
@@ -246,9 +246,9 @@ static ns_status end_pause(ns_db *db, ns_tx *tx, ns_err *err) {
   return forget_pauses(db, tx->arg, err);
 }
 
-/* Before the walk: what is spawned below a finished top meanwhile is in no walk. Inside
-** another pause there is a walk before that, too: what is not reached when we are cut off
-** is held by its pause, and is not taken for lost. */
+/* Ends the pause before the walk: a job spawned below a finished top meanwhile is in no walk.
+** Inside another pause there is a walk before that, too. A job that is not reached when we are
+** cut off is held by its pause, and is not taken for lost. */
 static ns_status resume_tree(ns_db *db, ns_tree *t, ns_err *err) {
   ns_tx tx = {.run = end_pause, .arg = t};
   ns_status st = t->outer != 0 ? ns_tree_walk(db, t, step_release, err) : NS_OK;
@@ -262,9 +262,9 @@ static ns_status resume_tree(ns_db *db, ns_tree *t, ns_err *err) {
 
 /* ------------------------------------------------------------------- cancel */
 
-/* Their holders are told after the commit, all at once with those who have claimed
-** them meanwhile: a worker that is told is free for the next. In a transaction of
-** the caller nothing of ours comes after the commit. */
+/* Holders are told after the commit, all at once, including the ones that have claimed jobs
+** meanwhile. A worker that is told is free for the next job. In a transaction of the caller
+** nothing of ours comes after the commit. */
 static ns_status notify_holder(ns_db *db, ns_tree *t, ns_err *err) {
   ns_value list;
   if (!db->user_tx)
@@ -334,8 +334,8 @@ static ns_status step_cancel(ns_db *db, ns_tx *tx, ns_err *err) {
 
 /* ----------------------------------------------------------------- the verb */
 
-/* The pause, other than its own, that holds the tree: the nearest job above that lives
-** or has its own pause on tells. '*paused': what holds its top itself. */
+/* Finds the pause, other than its own, that holds the tree: the nearest job above that lives or
+** has a pause of its own tells. '*paused': the pause that holds its top itself. */
 static ns_status look_outside(ns_db *db, ns_tree *t, int64_t *paused,
                               ns_err *err) {
   int64_t up = 0;

@@ -1,29 +1,27 @@
 /*
-** Waiting for work without polling, and ringing those who wait.
+** Waiting for work without polling, and ringing listeners.
 **
-** A listener sleeps in one statement, of several, on a connection of its own that owns no
-** lock and no transaction. It enters itself in nightshift_listener, looks, and
-** sleeps: a row that was committed before the look is seen, and a transaction that commits
-** later finds the entry and ends the sleep with KILL QUERY. So no wake-up is
-** lost. Only a ring before its commit, as from a trigger, can meet us between two
-** statements and end neither: so the sleep looks again in its first two seconds,
-** as a listener that was woken for nothing does. Error 1317 and those of listen_wait mean
-** "wake".
-** The connection runs nothing but these statements, so a ring can never hit
-** anything else. Who is awake is told so before it strikes itself out. Who may not
-** enter itself cannot be rung: it looks every second or so, each at moments of its
-** own.
+** A listener sleeps in one statement, of several, on a connection of its own that owns no lock
+** and no transaction. It enters itself in nightshift_listener, looks, and sleeps. A row that
+** was committed before the look is seen. A transaction that commits later finds the entry and
+** ends the sleep with KILL QUERY. So no wake-up is lost. Only a ring before its commit, as from
+** a trigger, can meet us between two statements and end neither. So the sleep looks again in
+** its first two seconds; so does a listener that was woken for nothing. Error 1317 and the
+** errors of listen_wait mean "wake". The connection runs nothing but these statements, so a
+** ring can never hit anything else. A listener that wakes has its answer before it deletes its
+** entry. A listener that may not enter itself cannot be rung: it looks every second or so, each
+** at moments of its own.
 **
-** While it sleeps it watches other holders: the sleep is a wait for the
-** neighbour's named lock (our own without one), and looks now and then whether those of some other
-** holders are free. The server lets go of a lock that the wait came to own before the
-** wait ends. A holder that is found dead is told of once; what follows is holder/rescue.c's. It
-** is no SLEEP() where locks serve: all of a server share a mutex, and a KILL QUERY that
-** finds it taken waits for two seconds, and all sleepers with it.
+** While it sleeps it watches other holders. The sleep is a wait for the neighbour's named lock
+** (our own without one). It looks now and then whether the locks of some other holders are
+** free. The server lets go of a lock that the wait came to own before the wait ends. A dead
+** holder is reported once; the rest is the work of holder/rescue.c. It is no SLEEP() where
+** locks work: all sleepers of a server share a mutex. A KILL QUERY that finds it taken waits
+** for two seconds, and all sleepers with it.
 **
-** Invariants: the connection owns no lock and is in no transaction between two calls here, and
-** runs no other statements. No assert: which locks a session owns only the server knows, and
-** to ask it would be another statement.
+** Invariants: between two calls here the connection owns no lock and is in no transaction; it
+** runs no other statements. No assert: only the server knows which locks a session owns, and
+** asking it would be another statement.
 */
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -38,7 +36,7 @@
 #include "wake/wake.h"
 
 #define LONGEST (10 * NS_SECOND)
-#define UNRUNG NS_SECOND          /* a sleep of one that cannot be rung, on average */
+#define UNRUNG NS_SECOND          /* average sleep of a listener that cannot be rung */
 #define ASK_AGAIN (60 * NS_SECOND) /* whether it may be, by now */
 #define SLICE (NS_SECOND / 4) /* how late another holder's death is seen */
 #define LOOK (5 * NS_SECOND / 1000) /* from entering to the second look; then to */
@@ -56,13 +54,13 @@
 typedef struct ns_view {
   bool part;   /* it may miss something: the wait is short */
   ns_buf text; /* condition in SQL, ends in NUL */
-  ns_buf next; /* of later waits, when those are of some names, too; else empty */
+  ns_buf next; /* of later waits, when claims are of some names, too; else empty */
 } ns_view;
 
 struct ns_listener {
   ns_config cfg;   /* strings borrowed from the ns_db; interrupt_fd is ours, or 0 */
   ns_link *link;   /* NULL: not connected */
-  ns_stmt *in, *out; /* enter, and leave, the list of those to ring */
+  ns_stmt *in, *out; /* enter, and leave, the list of listeners to ring */
   ns_stmt *list;   /* the holders */
   ns_stmt *stmt;   /* of 'text' */
   ns_buf text;     /* the statement as prepared */
@@ -72,13 +70,13 @@ struct ns_listener {
   bool listed;     /* entered, and not struck out yet */
   int64_t ask_at;  /* monotonic: when to try to enter again; 0: no refusal */
   int64_t neighbour; /* the holder with the lock that the wait asks for; 0: none's */
-  ns_buf watched;  /* other holders: "[id,…]" */
+  ns_buf watched;  /* watched holders: "[id,…]" */
   ns_buf paused;   /* queues: the same */
   ns_buf slices;   /* of the wait: "[[seconds, whether a look follows],…]" */
   int64_t *told;   /* holders with a free lock that were told of */
   size_t ntold, captold;
   pid_t owner;
-  _Atomic int64_t thread; /* the server's id, read by other threads */
+  _Atomic int64_t thread; /* the server's id of the session; other threads read it */
 };
 
 static int64_t least(int64_t a, int64_t b) {
@@ -125,7 +123,7 @@ ns_status ns_listener_open(ns_listener **out, const ns_db *db, ns_err *err) {
   if (l == NULL)
     return ns_no_memory(err);
   ns_db_config(db, &l->cfg);
-  l->cfg.waits = NULL; /* that is what it is for */
+  l->cfg.waits = NULL; /* waiting is its purpose */
   if (l->cfg.read_timeout < 2 * LONGEST) /* only silence lasts longer */
     l->cfg.read_timeout = 2 * LONGEST;
   l->cfg.host_session = false;
@@ -175,8 +173,8 @@ int64_t ns_listener_thread(const ns_listener *l) {
   return l->thread;
 }
 
-/* One queue, or its lanes from a while below their floors on when there is so much
-** below that a sweep reads it in windows. */
+/* Adds the condition of one queue. A sweep may have to read the rows below its floors in
+** windows. Then the condition has its lanes instead, each from a while below its floor on. */
 static bool add_near(ns_buf *text, const ns_db *db, int64_t queue_id) {
   const ns_claim_queue *s = ns_claim_queue_known(&db->claim.lanes, queue_id);
   size_t first;
@@ -204,7 +202,7 @@ void ns_listen_near(ns_listener *l, const ns_db *db, const int64_t *queue_ids,
     v->part = add_near(&v->text, db, queue_ids[i]) || v->part;
   if (!v->part)
     ns_buf_reset(&v->text);
-  if (kinds != NULL) { /* who looks at more than it claims would not sleep */
+  if (kinds != NULL) { /* a listener that looks at more jobs than it claims would not sleep */
     ns_buf_addf(&v->text, "%s)%s AND (TRUE", v->part ? "" : "TRUE", kinds);
     ns_buf_add(&v->next, v->text.p, v->text.n);
     ns_buf_addc(&v->next, '\0');
@@ -248,7 +246,7 @@ static void write_text(ns_listener *l, const int64_t *ids, size_t n,
   text->oom = text->oom || l->queues.oom;
 }
 
-/* Prepares the statement unless it is the one of the last call. */
+/* Prepares the statement unless the last call had the same. */
 static ns_status prepare_wait(ns_listener *l, const int64_t *ids, size_t n,
                               const char *near, ns_err *err) {
   ns_buf text = NS_BUF_INIT;
@@ -277,7 +275,7 @@ static bool was_told(const ns_listener *l, int64_t id) {
   return false;
 }
 
-/* Holders with a free lock: '*news' says whether one of them is new. */
+/* Remembers holders with a free lock; '*news': one of them is new. */
 static bool remember_free_holders(ns_listener *l, const ns_peers *peers, int64_t me, bool *news) {
   size_t n = 0;
   int64_t *free_ones = NULL;
@@ -298,7 +296,7 @@ static bool remember_free_holders(ns_listener *l, const ns_peers *peers, int64_t
   return true;
 }
 
-/* Reads who is there, and decides which to watch. */
+/* Reads the holders, and decides which to watch. */
 static ns_status look_at_holders(ns_listener *l, int64_t me, unsigned *woke, ns_err *err) {
   ns_value locks = ns_vint(!l->no_locks);
   ns_peers peers = {0};
@@ -328,8 +326,8 @@ static ns_status look_at_holders(ns_listener *l, int64_t me, unsigned *woke, ns_
              : st;
 }
 
-/* The wait in slices, each up to the next look: at what is ready, at times that
-** grow apart, or at the holders watched. */
+/* Cuts the wait into slices, each up to the next look: at ready rows, at growing intervals, or
+** at the watched holders. */
 static void cut_wait(ns_listener *l, int64_t wait) {
   int64_t watch = l->watched.n > 2 ? SLICE : wait;
   int64_t pause = LOOK;
@@ -350,8 +348,8 @@ static void cut_wait(ns_listener *l, int64_t wait) {
 
 /* --------------------------------------------------------------- waiting */
 
-/* A ring that comes while we run something is a wake, not an error; so is what a wait
-** ended for. */
+/* A ring that comes while we run a statement is a wake, not an error; so is the event that a
+** wait ended for. */
 static ns_status judge_wake(ns_status st, unsigned *woke, ns_err *err) {
   static const unsigned why[] = {0, 0, NS_WOKE_WORK, NS_WOKE_GONE, NS_WOKE_NOTICE};
   if (st != NS_OK && err->sqlerr == ER_QUERY_INTERRUPTED)
@@ -372,7 +370,7 @@ static void list_paused(ns_listener *l, const ns_awaited *what) {
   ns_buf_addc(&l->paused, ']');
 }
 
-/* Looks, and sleeps in the server. A wake is a ring, or what was there. */
+/* Looks, and sleeps in the server. A wake is a ring, or work that was there. */
 static ns_status sleep_there(ns_listener *l, const ns_awaited *what, unsigned *woke,
                              ns_err *err) {
   ns_value params[] = {ns_vtext(ns_buf_bytes(&l->slices)), ns_vint(l->neighbour),
@@ -390,7 +388,7 @@ static bool is_refusal(ns_status st, const ns_err *err) {
   return st == NS_ESQL || st == NS_EDENIED || err->sqlerr == ER_NO_PROCEDURE;
 }
 
-/* Of what kind it is: of each a ring wakes one. */
+/* Enters the listener under its kind: a ring wakes one of each kind. */
 static ns_status insert_entry(ns_listener *l, int64_t holder, ns_err *err) {
   ns_buf kind = NS_BUF_INIT;
   ns_status st;
@@ -464,7 +462,7 @@ static ns_status get_ready(ns_listener *l, ns_err *err) {
   return connect_listener(l, err);
 }
 
-/* Later waits have it as well, or what is left of it, unless there is another. */
+/* Keeps the view, or the rest of it, for later waits, unless there is another. */
 static void keep_view(ns_listener *l, ns_view *v) {
   ns_view *none = NULL;
   if (v != NULL && v->next.n > 0) {

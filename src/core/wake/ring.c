@@ -1,10 +1,10 @@
 /*
-** Ringing: waking a listener after a commit; and other holders, in the order of their ids, behind
-** the last of which comes the first.
+** Ringing: waking a listener after a commit. And other holders, in the order of their ids;
+** behind the last comes the first.
 **
-** Invariant: a ring is due to what a transaction has written, and is sent once it is committed.
-** (The hook below is the only place that sends a ring that is due.) A holder does not watch itself,
-** the dead, or holders without a lock.
+** Invariant: a ring is due for rows that a transaction has written, and is sent once it is
+** committed. (The hook below is the only place that sends a ring that is due.) A holder does
+** not watch itself, the dead, or holders without a lock.
 */
 #include "wake/wake.h"
 

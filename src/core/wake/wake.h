@@ -1,6 +1,6 @@
 /*
-** Other holders: what the table and their locks say of them, and which of them
-** a listener watches. Pure memory, but for a look at this machine's processes.
+** Other holders: the facts about them in the table and their locks, and which of them a
+** listener watches. Pure memory, except for a look at this machine's processes.
 */
 #ifndef NS_WAKE_WAKE_H
 #define NS_WAKE_WAKE_H

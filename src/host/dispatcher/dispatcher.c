@@ -1,7 +1,7 @@
 /*
-** The dispatcher's thread: waits for a reason, takes the orders out of the exchange,
-** does a turn, and so on until the host ends. What a turn does is the work of the queues
-** (settling and claiming) and of dispatcher/maintenance.c; turn.h has the picture.
+** The dispatcher's thread: waits for a reason, takes the orders out of the exchange, does a
+** turn, and so on until the host ends. The queues (settling and claiming) and
+** dispatcher/maintenance.c do the work of a turn; turn.h has the picture.
 */
 #include "dispatcher/dispatcher.h"
 
@@ -69,7 +69,7 @@ static void take_turn(nsh_dispatch *d, nsh_turn *t) {
   nsh_exchange_unlock(m);
 }
 
-/* Jobs first: what was claimed does not wait for maintenance. */
+/* Jobs first: claimed jobs do not wait for maintenance. */
 static void do_turn(nsh_dispatch *d, nsh_turn *t) {
   if (nsh_queues_run(d->queues, t))
     nsh_maintenance_run(d, t);

@@ -1,10 +1,11 @@
 /*
-** The dispatcher: the thread that settles what has finished and claims what the workers can
-** take, with maintenance between that: ids, signs of life, the list of queues, ringing. Threads
-** beside it (threads/threads.h) do what may take long, and listen while there is nothing to claim.
+** The dispatcher: the thread that settles finished jobs and claims as many as the workers can
+** take. Between that it does maintenance: ids, signs of life, the list of queues, ringing.
+** Threads beside it (threads/threads.h) do work that may take long, and listen while there is
+** nothing to claim.
 **
-** Invariant: only the dispatcher's thread touches its ns_db once it runs, and
-** what it shares goes through the exchange.
+** Invariant: only the dispatcher's thread touches its ns_db once it runs; data that it shares
+** goes through the exchange.
 */
 #ifndef NSH_DISPATCHER_DISPATCHER_H
 #define NSH_DISPATCHER_DISPATCHER_H
@@ -35,9 +36,9 @@ bool nsh_dispatch_close(nsh_dispatch *d);
 
 /* For people to read: the names of its handlers, from the lines that a zygote reports. */
 
-/* Adds the names that are to be claimed, a line each: those of 'lines', which may be
-** fewer than 'count', or of cfg->only, that are in the other, too. Says how many they
-** are, more than were added when those that are left out are not known. */
+/* Adds the names that are to be claimed, one per line. They are the names of 'lines' that
+** cfg->only has, too, or the other way round; 'lines' may have fewer than 'count'. Returns
+** their number, which is larger than the number added when the names left out are not known. */
 int64_t nsh_served_pick(ns_buf *picked, ns_bytes lines, int64_t count, const nsh_config *cfg);
 
 /* How many lines they are. */

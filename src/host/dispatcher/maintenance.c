@@ -1,12 +1,12 @@
 /*
-** Maintenance: what a host tells the database and asks of it beside settling
-** and claiming. That it lives, what it can run, how far its jobs are; which
-** claims were ended; ids for children. What may take long is the upkeep's
+** Maintenance: what a host tells the database and asks of it, apart from settling and claiming.
+** It tells that the host lives, what it can run, and how far its jobs are. It asks which claims
+** were ended, and for ids for children. Work that may take long is the upkeep's
 ** (threads/upkeep.c).
 **
-** Invariant: no part of it matters to what becomes of a job but the beat. A part that fails
-** is done again, by the next turn or when its time comes. (Not asserted: it is about failures,
-** which specs of outages cause.)
+** Invariant: no part of it affects a job's outcome, except the beat. A part that fails is done
+** again, by the next turn or when its time comes. (Not asserted: it is about failures, which
+** specs of outages cause.)
 */
 #include "dispatcher/turn.h"
 
@@ -21,13 +21,13 @@
 #define BEAT_SOON (NS_SECOND / 20) /* while lost claims are being dropped */
 #define CLAIMS_HOLD (25 * NS_SECOND) /* after a beat: other holders wait for 30 s */
 #define TOLD_BUSY (NS_SECOND / 10)   /* at notices, while the listener does not listen */
-#define WORKERS_GAP (2 * NS_SECOND) /* between two tellings of what they do */
+#define WORKERS_GAP (2 * NS_SECOND) /* between two reports of the workers' jobs */
 #define RING_GAP (NS_SECOND / 20)
 #define WIDEN 20000 /* a listener that should wait for more is woken */
 
 /* ------------------------------------------------------------------ when */
 
-/* The upkeep looks at other holders for this one. */
+/* Tells the upkeep our holder: it looks at other holders for this one. */
 static void tell_upkeep_holder(nsh_dispatch *d) {
   nsh_exchange_lock(d->exchange);
   d->exchange->assisted = d->holder;
@@ -153,7 +153,7 @@ static void take_ids(nsh_dispatch *d, size_t want) {
     want -= n;
   }
   nsh_exchange_lock(d->exchange);
-  d->exchange->want_ids += want; /* what could not be had is asked for again */
+  d->exchange->want_ids += want; /* ids that could not be had are asked for again */
   nsh_exchange_unlock(d->exchange);
   if (want > 0)
     nsh_back_off(d, &err);
@@ -188,8 +188,8 @@ static bool claims_are_ours(nsh_dispatch *d) {
   return !lost && ns_holder_id(d->db) == d->holder;
 }
 
-/* "We live": with each cycle that writes, and at least so often. No host gives our claims to other
-** hosts for a while then. */
+/* "We live": written with each cycle that writes, and at least so often. No host gives our
+** claims to other hosts for a while then. */
 static void write_beat(nsh_dispatch *d, int64_t now) {
   ns_err err;
   if (now < d->beat_at)
@@ -219,7 +219,7 @@ static void check_holder(nsh_dispatch *d) {
   d->exchange->notify(d->exchange->notify_arg);
 }
 
-/* Tells what we can run, for people to read. */
+/* Writes which handlers we can run, for people to read. */
 static void write_served(nsh_dispatch *d, int64_t now) {
   ns_buf queues = NS_BUF_INIT;
   ns_buf reserves = NS_BUF_INIT;

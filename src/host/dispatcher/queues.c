@@ -1,24 +1,23 @@
 /*
-** The queues: where jobs come from, and verdicts go. A cycle writes the verdicts, claims what the
-** workers can take and hands it over.
+** The queues: where jobs come from, and verdicts go. A cycle writes the verdicts, claims as
+** many jobs as the workers can take and hands them over.
 **
-** When to claim: while claims come back full there is more ("hot"). A claim
-** that came back short arms the listener, which waits in the server. What
-** wakes it may not be visible yet (a trigger rings before its transaction
-** commits): the listener finds that by itself, as it looks again in its sleep. So
-** the host is silent until the next wake, the next due job or the ping. Only one
-** that ends when nothing is left looks twice.
+** When to claim: while claims come back full there is more ("hot"). A claim that came back
+** short arms the listener, which waits in the server. The row that wakes it may not be visible
+** yet, as a trigger rings before its transaction commits. The listener finds the row by itself,
+** as it looks again in its sleep. So the host is silent until the next wake, the next due job
+** or the ping. Only a host that ends when nothing is left looks twice.
 **
-** With reserved workers this holds for each pool: while pool 0 is full, claims
-** and the listener go on for the queues that have workers of their own, and leave the rest out.
+** With reserved workers this holds for each pool. While pool 0 is full, claims and the listener
+** go on for the queues that have workers of their own, and leave the rest out.
 **
 ** A host that drains also looks ahead. The server is asked only while the host has
 ** nothing else to do and something, of whatever name, is due soon. The answer is good until
 ** the first job that it names is due. An answer that names none is good for a second, unless
 ** a job is claimed or settled, or the host is woken, before that.
 **
-** Invariant: while it is not known what is due soon, the host does not end. (It is the last
-** line of has_rested.)
+** Invariant: while it is not known which jobs are due soon, the host does not end. (It is the
+** last line of has_rested.)
 */
 #include <stdlib.h>
 #include <string.h>
@@ -31,12 +30,12 @@
 
 #define SERVED_OLD NS_SECOND
 #define NOTHING_OLD NS_SECOND /* the answer that nothing is due soon is asked for again */
-#define LAST_LOOK 5000 /* of one that drains, after a claim that found nothing */
-#define TELL_GAP (10 * NS_SECOND) /* between two lines on what is waited for */
+#define LAST_LOOK 5000 /* for a host that drains, after a claim without jobs */
+#define TELL_GAP (10 * NS_SECOND) /* between two lines on the jobs waited for */
 #define HELD_RETRY 10000 /* dependents with a row that another transaction holds */
 
-/* What a host that is to end when nothing is left still waits for: of what is scheduled
-** and due soon, that which it will claim itself. Instants are monotonic µs. */
+/* The jobs that a host waits for before it ends with nothing left: scheduled ones, due soon,
+** that it will claim itself. Instants are monotonic µs. */
 typedef struct outlook {
   bool known;           /* the last look has told */
   bool failed;          /* ... or could not: it is to be repeated */
@@ -57,7 +56,7 @@ struct nsh_queues {
   int64_t due;         /* as the last cycle said; -1: no reason to claim by itself */
   int empties;         /* claims in a row that found nothing */
   int64_t empty_since; /* when the first of them began */
-  int64_t waits_told_at; /* what a drain waits for is not told again before */
+  int64_t waits_told_at; /* no earlier line on the jobs that a drain waits for */
   /* of the turn under way */
   nsh_turn *turn; /* for choose_anew */
   bool woken;     /* by the listener, or for a last look */
@@ -100,8 +99,8 @@ static size_t less(size_t n, size_t taken) {
   return n > taken ? n - taken : 0;
 }
 
-/* Verdicts that wait for a later cycle keep their places, or there would be ever more of
-** them; each verdict of this cycle gives way to one job, however many verdicts wait. */
+/* Verdicts that wait for a later cycle keep their places, or there would be ever more of them.
+** Each verdict of this cycle gives way to one job, however many verdicts wait. */
 static void hold_places(nsh_room *room, size_t waiting, size_t written) {
   size_t most = 0;
   for (size_t i = 0; i < NSH_POOLS_MAX; i++) {
@@ -161,8 +160,8 @@ static void list_awaited(const nsh_queues *q, nsh_exchange *m) {
     memcpy(m->queues + m->nqueues, f->paused, f->npaused * sizeof *f->paused);
 }
 
-/* Tells the listener what to wait for, if anything. A listener that sleeps already, for
-** less, is woken. The lock is held. */
+/* Gives the listener its queues, if any. A listener that sleeps already, for less, is woken.
+** The lock is held. */
 static void arm_listener(nsh_queues *q) {
   nsh_dispatch *d = q->d;
   nsh_exchange *m = d->exchange;
@@ -186,8 +185,8 @@ static void arm_listener(nsh_queues *q) {
   }
 }
 
-/* Which pools' claims came back full? One without room is worth a claim as soon
-** as it has some. 'got': jobs of each pool's queue, of all other queues in got[0]. */
+/* Which pools' claims came back full? A pool without room is worth a claim as soon as it has
+** some. 'got': jobs of each pool's queue, of all other queues in got[0]. */
 static void update_hot(nsh_queues *q, const nsh_turn *t, const size_t *got) {
   nsh_dispatch *d = q->d;
   size_t open = got[0];
@@ -258,7 +257,7 @@ static void ask_what_is_due(nsh_queues *q) {
   q->recheck_at = ns_mono_us();
 }
 
-/* After a claim that found nothing, before the next is planned: what is due soon? A look
+/* Looks which jobs are due soon; after a claim without jobs, before the next is planned. A look
 ** that failed is repeated. The exchange is not locked. */
 static void look_ahead(nsh_queues *q) {
   nsh_dispatch *d = q->d;
@@ -275,7 +274,7 @@ static void look_ahead(nsh_queues *q) {
     ask_what_is_due(q);
 }
 
-/* As it was seen then: µs until the first of it is due, -1: nothing is. */
+/* By the last look: µs until the first job is due, -1: none is. */
 static int64_t first_due(const nsh_queues *q) {
   int64_t due_at = q->outlook.due_at;
   int64_t now = ns_mono_us();
@@ -298,7 +297,7 @@ static void tell_jobs(const ns_upcoming *u) {
                    ns_fs("next", next), ns_fs("until", until)));
 }
 
-/* Logs, now and then, what a host that would end waits for. */
+/* Logs, now and then, the jobs that a host that would end waits for. */
 static void log_awaited(nsh_queues *q) {
   int64_t now = ns_mono_us();
   if (now < q->waits_told_at || q->outlook.due_at == NSH_NEVER)
@@ -307,8 +306,8 @@ static void log_awaited(nsh_queues *q) {
   q->waits_told_at = now + TELL_GAP;
 }
 
-/* Publishes whether there is anything left to be had. True: something that is due soon is all
-** that there is to wait for. The exchange is locked. */
+/* Publishes whether there are more jobs to be had. True: the only jobs left are due soon. The
+** exchange is locked. */
 static bool publish_rest(const nsh_queues *q) {
   const nsh_dispatch *d = q->d;
   nsh_exchange *m = d->exchange;
@@ -354,7 +353,7 @@ static void publish_turn(nsh_queues *q, const nsh_turn *t, ns_jobs *jobs, size_t
     look_ahead(q);
   for (size_t i = 0; i < n; i++)
     got[nsh_config_pool(d->cfg, jobs->items[i].queue)]++;
-  if (settled > 0) /* what came back may lie behind what was looked at before */
+  if (settled > 0) /* a returned job may lie behind the place of the last look */
     q->empties = 0;
   nsh_exchange_lock(m);
   ns_assert(settled <= m->unsettled);
@@ -367,9 +366,9 @@ static void publish_turn(nsh_queues *q, const nsh_turn *t, ns_jobs *jobs, size_t
   if (t->limit > 0)
     plan_next_claim(q, t, got, n, now);
   else if (settled > 0 || q->due == 0)
-    mark_hot(q); /* no worker was up: what came back waits for the next */
+    mark_hot(q); /* no worker was up: returned jobs wait for the next */
   if ((settled > 0 || q->due == 0) && t->room.open == 0)
-    d->more = true; /* what came back, or was spawned */
+    d->more = true; /* jobs that came back, or were spawned */
   waits = publish_rest(q);
   nsh_exchange_unlock(m);
   m->notify(m->notify_arg);
@@ -377,7 +376,7 @@ static void publish_turn(nsh_queues *q, const nsh_turn *t, ns_jobs *jobs, size_t
     log_awaited(q);
 }
 
-/* The handlers are known, or have changed: what is claimed changes with them. */
+/* The names to claim follow the handlers, which are known now, or have changed. */
 static void rename_claims(nsh_queues *q) {
   nsh_dispatch *d = q->d;
   ns_err err;
@@ -445,7 +444,7 @@ ns_status nsh_queues_open(nsh_queues **out, nsh_dispatch *d, ns_err *err) {
   q->d = d;
   q->unsettled = NSH_RETRY_INIT;
   mark_hot(q);
-  q->served.closed = true; /* until it is known what there are handlers for */
+  q->served.closed = true; /* until the names of the handlers are known */
   q->due = -1;
   q->recheck_at = q->due_at = q->outlook.due_at = NSH_NEVER;
   return nsh_served_open(&q->served, d->cfg, d->db, err);

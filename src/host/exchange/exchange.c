@@ -66,8 +66,8 @@ ns_bytes nsh_batch_keep(nsh_batch *b, ns_bytes s) {
   return (ns_bytes){p, s.n};
 }
 
-/* A file of 'size' bytes that has no name, with its space set aside, so
-** that a full disk is met here and not at some later write; -1: none. */
+/* Makes a file of 'size' bytes without a name. Its space is set aside, so that a full disk is
+** met here and not at some later write; -1: none. */
 static int nameless_file(size_t size) {
   const char *folder = getenv("TMPDIR");
   char path[4096];
@@ -261,7 +261,7 @@ void nsh_exchange_release(nsh_exchange *m, int64_t id, int64_t run, int64_t leas
              .id = id, .run = run, .lease = lease, .kind = NS_RELEASE, .delay = -1, .go_on = 1});
 }
 
-/* The newer one of a worker's two touches takes the place of the other. */
+/* The newer one of a worker's two touches replaces the other. */
 static void merge_touch(nsh_touch *old, const nsh_touch *t) {
   bool same = old->seq == t->seq && old->pid == t->pid;
   nsh_touch both = *t;

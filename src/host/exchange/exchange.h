@@ -1,15 +1,14 @@
 /*
-** The exchange between the loop and the threads that talk to the database about jobs, the batches
-** of verdicts in it, and the verdicts that are still to be written.
+** The exchange between the loop and the threads that talk to the database about jobs. Also the
+** batches of verdicts in it, and the verdicts that are still to be written.
 **
 ** Invariants: a verdict leaves a batch only when the database has answered for it.
-** 'outstanding' counts the jobs that were claimed and have no verdict put in yet,
-** and is the sum of what arrives, what waits for workers and
-** what they have. 'places' is the one number that says how much may be claimed: the
-** loop counts it from its pools (pool/pool.h) whenever it unlocks, and the dispatcher
-** takes off what it delivers. 'unsettled' counts the verdicts put in and not yet
-** written. Every claimed job gets exactly one verdict, whatever became of it, so a
-** host with both at zero and no claim under way holds nothing.
+** 'outstanding' counts the claimed jobs without a verdict so far: the sum of jobs that arrive,
+** wait for workers, or have one. 'places' alone tells how many jobs may be claimed. The loop
+** counts it from its pools (pool/pool.h) whenever it unlocks, and the dispatcher takes off the
+** jobs that it delivers. 'unsettled' counts the verdicts put in and not yet written. Every
+** claimed job gets exactly one verdict in any case. So a host with both at zero and no claim
+** under way holds nothing.
 */
 #ifndef NSH_EXCHANGE_EXCHANGE_H
 #define NSH_EXCHANGE_EXCHANGE_H
@@ -32,10 +31,10 @@ static inline int64_t nsh_sooner(int64_t a, int64_t b) {
 /* ------------------------------------------------------------------- batches */
 
 /* Verdicts on their way to the database, with every byte they point to. Bytes live in chunks
-** that never move, so what a verdict points to stays
-** valid until its batch is cleared, however many are added after it. The verdicts
-** themselves do move: no pointer to one is given out, they are added complete. A
-** chunk may be a file that has no name: its pages need not stay in memory. */
+** that never move. So the bytes of a verdict stay valid until its batch is cleared, however
+** many are added after it. The verdicts themselves do move: no pointer to one is given out;
+** only complete ones are added. A chunk may be a nameless file: its pages need not stay in
+** memory. */
 
 typedef struct nsh_chunk nsh_chunk;
 
@@ -49,8 +48,8 @@ typedef struct nsh_batch {
 
 /* Copies of bytes that live as long as the batch. Absent bytes stay absent. */
 ns_bytes nsh_batch_keep(nsh_batch *b, ns_bytes s);
-/* The same for bytes that may have to wait long: over 64 KiB they go into a
-** file without a name in $TMPDIR or /tmp, or into memory when that fails. */
+/* The same for bytes that may have to wait long. Over 64 KiB they go into a file without a name
+** in $TMPDIR or /tmp, or into memory when that fails. */
 ns_bytes nsh_batch_spill(nsh_batch *b, ns_bytes s);
 
 /* Room for children, zeroed; lives as long as the batch. */
@@ -101,7 +100,7 @@ typedef struct nsh_lost {
   int64_t pid;
 } nsh_lost;
 
-/* Jobs that may be claimed now. Workers of pool 0 take all jobs; those of the rest take
+/* Jobs that may be claimed now. Workers of pool 0 take all jobs; workers of other pools take
 ** the jobs of one queue only. */
 typedef struct nsh_room {
   size_t open;               /* of any queue */
@@ -121,20 +120,20 @@ typedef struct nsh_exchange {
 
   /* from the loop to the dispatcher */
   nsh_batch verdicts;
-  nsh_batch parents; /* those with children, but … */
-  nsh_batch large;   /* … these with many: for the upkeep */
+  nsh_batch parents; /* verdicts with children, but … */
+  nsh_batch large;   /* … verdicts with many: for the upkeep */
   nsh_touch *touches;
   size_t ntouches, captouches;
   uint64_t turn; /* counts how often they were taken out; from 1 */
   size_t want_ids;
   size_t ids_owed;     /* that the stock lacks and that are not asked for yet */
-  ns_workers workers;  /* what they do; told now and then */
-  char *handlers;      /* what the scripts handle, JSON; malloc'd; */
+  ns_workers workers;  /* the workers' jobs; reported now and then */
+  char *handlers;      /* the scripts' handlers, JSON; malloc'd; */
   char *names;         /* the same, a line each; NULL: they are too many to list */
   size_t taking;       /* workers that take jobs */
   nsh_reading reading; /* of the scripts */
-  bool serves;         /* one of these has changed */
-  bool finish;         /* settle what there is, then end */
+  bool serves;         /* one of the handler texts has changed */
+  bool finish;         /* write the verdicts there are, then end */
   atomic_bool give_up; /* do not wait for the server any more */
   atomic_bool away;    /* the server is being waited for */
   bool notices;        /* the listener saw a notice, ... */
@@ -146,9 +145,9 @@ typedef struct nsh_exchange {
   bool upkeep_ends, upkeep_ended; /* asked to end; has ended */
 
   /* between the runners of tables and the others */
-  uint64_t turns;      /* counts those in which jobs were claimed or settled */
+  uint64_t turns;      /* counts turns with jobs claimed or settled */
   bool rows_rested;    /* no row is left that may be taken in, ... */
-  bool rows_refused;   /* … but those that the server refuses */
+  bool rows_refused;   /* … except rows that the server refuses */
   int64_t rows_due_at; /* monotonic µs: then the first that waits may be; NEVER: none waits */
 
   /* between the thread of schedules, the loop and the upkeep */
@@ -159,7 +158,7 @@ typedef struct nsh_exchange {
 
   /* from the dispatcher to the loop */
   nsh_load *loads, **loads_end;
-  int64_t *ids; /* a stock: who spawns need not wait for the dispatcher */
+  int64_t *ids; /* a stock: a worker that spawns need not wait for the dispatcher */
   size_t nids, capids;
   nsh_lost *lost;
   size_t nlost, caplost;
@@ -171,7 +170,7 @@ typedef struct nsh_exchange {
   bool ended, clean; /* the thread is done; all was written */
   ns_counters counters;
 
-  int64_t places[NSH_POOLS_MAX];  /* free ones of each pool, less what arrives; below 0:
+  int64_t places[NSH_POOLS_MAX];  /* free places of each pool, less the jobs that arrive; below 0:
                                   ** so many jobs wait for pool 0 */
   size_t arriving[NSH_POOLS_MAX]; /* jobs in 'loads', by the pool of their queue */
   size_t npools;
@@ -185,10 +184,10 @@ typedef struct nsh_exchange {
   bool woken;                          /* it has been woken */
   bool narrow;                         /* it waits for less than it should */
   bool stop_listening, listener_ended; /* asked to end; has ended */
-  int64_t *queues;                     /* what to listen to, and behind it those that are paused */
+  int64_t *queues;                     /* queues to listen to, and behind them the paused ones */
   size_t nqueues, npaused, capqueues;
   int64_t newest; /* greatest queue id known; -1: new ones do not matter */
-  int64_t holder; /* who we are */
+  int64_t holder; /* our holder */
 } nsh_exchange;
 
 void nsh_exchange_init(nsh_exchange *m, size_t npools, void (*notify)(void *arg), void *arg);
@@ -199,30 +198,30 @@ void nsh_exchange_unlock(nsh_exchange *m);
 
 /* ------------------------------------------------- the loop; lock is held */
 
-/* Where a verdict waits to be written: children keep the jobs of all queues waiting in the
-** dispatcher's transaction, so few are written there at a time, and many of one elsewhere. */
+/* The batch of a verdict with so many children. Children keep the jobs of all queues waiting in
+** the dispatcher's transaction. So few are written there at a time, and the many of one verdict
+** elsewhere. */
 nsh_batch *nsh_exchange_batch(nsh_exchange *m, size_t nchildren);
 
-/* The verdict of a job of the host's, complete: what it points to is kept by its batch
-** already. Its handler has ended now, if one had begun. Wakes the thread that writes it. */
+/* Puts in the verdict of a job of the host's, complete: its batch already keeps its bytes. Its
+** handler has ended now, if one had begun. Wakes the thread that writes it. */
 void nsh_exchange_verdict(nsh_exchange *m, const ns_verdict *v);
 
 /* Takes a job back that no worker has started. */
 void nsh_exchange_release(nsh_exchange *m, int64_t id, int64_t run, int64_t lease);
 
-/* 't->text' changes hands. What waits at 'place' is of the same worker: together
-** they are one, or of a job that has ended. 'place' gets that of 't'. */
+/* 't->text' changes hands. A touch that waits at 'place' is of the same worker: the two become
+** one, or it is of a job that has ended. 'place' gets the place of 't'. */
 void nsh_exchange_touch(nsh_exchange *m, const nsh_touch *t, nsh_place *place);
 
-/* 'n' ids of the stock have been handed out: it is filled up again when half of it is gone,
-** or now, when a worker 'waits' for one. It is empty until one does. */
+/* 'n' ids of the stock have been handed out. It is filled up again when half of it is gone, or
+** now, when a worker 'waits' for one. It is empty until a worker does. */
 void nsh_exchange_want_ids(nsh_exchange *m, size_t n, bool waits);
 
-/* 'places': what each pool has free; jobs that are on their way to the loop are taken
-** off here. */
+/* 'places': the free places of each pool; jobs on their way to the loop are taken off here. */
 void nsh_exchange_publish(nsh_exchange *m, const int64_t *places);
 
-/* The host can run other handlers: 'handlers' and 'names' (malloc'd, change hands; no
+/* Sets the handlers that the host can run: 'handlers' and 'names' (malloc'd, change hands; no
 ** 'handlers': both as before), 'taking' workers. */
 void nsh_exchange_serves(nsh_exchange *m, char *handlers, char *names, size_t taking);
 
@@ -241,7 +240,7 @@ void nsh_exchange_turned(nsh_exchange *m);
 /* True when the host holds no job and owes no verdict. */
 bool nsh_exchange_quiescent(const nsh_exchange *m);
 
-/* One of 'large' is written: the rest is the dispatcher's. */
+/* A verdict of 'large' is written: the rest is the dispatcher's. */
 void nsh_exchange_written(nsh_exchange *m, const ns_verdict *v);
 
 /* How many jobs may be claimed now. */
@@ -259,21 +258,21 @@ void nsh_exchange_cond(pthread_cond_t *c);
 
 /* ----------------- verdicts that are still to be written: retry.c */
 
-/* The verdicts that are still to be written: those of the cycle under way, those with a row that
-** another transaction held, and those with too many children for it.
+/* The verdicts that are still to be written. They are of the cycle under way, have a row that
+** another transaction held, or have too many children for it.
 **
-** Invariant: a verdict leaves only when the database has answered for it. One
-** that it refuses is softened until it takes it, so no job stays claimed. What those of
-** one cycle write has a bound, whatever comes in: the jobs of all queues wait for its end. */
+** Invariant: a verdict leaves only when the database has answered for it. A verdict that the
+** database refuses is softened until it is taken, so no job stays claimed. The writes of one
+** cycle are bounded, however many verdicts come in: the jobs of all queues wait for its end. */
 
 typedef struct nsh_retry {
   nsh_batch batch;   /* of this cycle; kept until it says something of one */
-  nsh_batch parents; /* those with children; each comes into 'batch' in its turn, and its … */
-  size_t nturns;     /* … bytes stay here until all of these have had theirs */
-  size_t children;   /* of those in 'batch' … */
-  size_t most;       /* … and how many there may be, but for the last one */
-  nsh_batch later;   /* those with a locked row */
-  nsh_batch ill;     /* those that met the server's own trouble */
+  nsh_batch parents; /* verdicts with children; each comes into 'batch' in its turn, and its … */
+  size_t nturns;     /* … bytes stay here until all of these have had their turns */
+  size_t children;   /* of the verdicts in 'batch' … */
+  size_t most;       /* … and their limit, not counting the last verdict's */
+  nsh_batch later;   /* verdicts with a locked row */
+  nsh_batch ill;     /* verdicts that met the server's own trouble */
   int64_t ill_at;    /* monotonic µs: when they are tried again */
   int64_t ill_wait;  /* µs: how long they wait; grows; 0: they have none */
   int64_t again_at;  /* monotonic µs: time for some; INT64_MAX: there is no need */
@@ -289,9 +288,9 @@ typedef struct nsh_retry {
 
 void nsh_retry_free(nsh_retry *u);
 
-/* Before a cycle: takes what has come in, which is empty afterwards, unless the
-** last cycle has failed and is repeated with the same verdicts. Of 'parents' (may be NULL),
-** those with children, some come into this cycle; how many. */
+/* Before a cycle: takes the new verdicts out of 'fresh', unless the last cycle has failed and
+** is repeated with the same verdicts. Some of 'parents' (verdicts with children; may be NULL)
+** come into this cycle; returns how many. */
 size_t nsh_retry_take(nsh_retry *u, nsh_batch *fresh, nsh_batch *parents, int64_t now);
 
 /* How long the cycle took: as many children may come into the next as are soon written. */
@@ -300,11 +299,11 @@ void nsh_retry_took(nsh_retry *u, int64_t micros);
 /* How many wait for a cycle because of their children. */
 size_t nsh_retry_waiting(const nsh_retry *u);
 
-/* After a cycle: logs what became of each; how many are done with. The rest are for a later cycle.
-** 'trouble': the server's, with those it had trouble with. */
+/* After a cycle: logs the outcome of each verdict; returns how many are done with. The rest are
+** for a later cycle. 'trouble': the server's error about verdicts that met its trouble. */
 size_t nsh_retry_sort(nsh_retry *u, const ns_err *trouble, int64_t now);
 
-/* The same after one that failed; when it says nothing of any, they are kept. */
+/* The same after a failed cycle; verdicts without an answer are kept. */
 size_t nsh_retry_failed(nsh_retry *u, const ns_err *trouble, int64_t now);
 
 #endif

@@ -1,8 +1,8 @@
 /*
-** The database's answers to verdicts. Written, or too late to be: done with.
-** Its row held by another transaction: a little later. In the server's own trouble: later and
-** later, and apart from those that come in meanwhile. Refused: as something milder. With children:
-** as many a cycle as are soon written.
+** The database's answers to verdicts. Written, or too late to be: done with. Its row held by
+** another transaction: a little later. In the server's own trouble: later and later, and apart
+** from new verdicts. Refused: as a milder one. With children: as many a cycle as are soon
+** written.
 */
 #include "exchange/exchange.h"
 
@@ -19,7 +19,8 @@
 #define CYCLE_US 20000    /* that children may make a cycle last: as many as fit, … */
 #define CHILDREN_MIN 100
 #define CHILDREN_MAX 1500 /* … and no more */
-#define ILL_FIRST 50000   /* µs: those that the server has trouble with, doubling … */
+#define ILL_FIRST 50000   /* µs until a verdict in the server's trouble is tried again, doubling
+                          ** … */
 #define ILL_LAST (5 * NS_SECOND)
 
 void nsh_retry_free(nsh_retry *u) {
@@ -29,8 +30,8 @@ void nsh_retry_free(nsh_retry *u) {
   nsh_batch_free(&u->ill);
 }
 
-/* Begins anywhere: the time for what cannot be written together is short, and each is
-** to have its turn. */
+/* Moves the verdicts, beginning anywhere: the time for verdicts that cannot be written together
+** is short, and each is to have its turn. */
 static void move_verdicts(nsh_batch *from, nsh_batch *to) {
   size_t first = from->n > 1 ? (size_t)ns_random() % from->n : 0;
   for (size_t i = 0; i < from->n; i++)
@@ -91,7 +92,7 @@ static void log_trouble(const ns_err *trouble, size_t n) {
                    ns_fs("message", trouble->message), ns_fi("verdicts", (int64_t)n)));
 }
 
-/* When those that met trouble come again. 'found': in this cycle. */
+/* Sets the time of the next try for verdicts that met trouble. 'found': in this cycle. */
 static void delay_ill(nsh_retry *u, size_t found, const ns_err *trouble, int64_t now) {
   if (u->ill.n == 0)
     u->ill_wait = 0;
@@ -105,8 +106,8 @@ static void delay_ill(nsh_retry *u, size_t found, const ns_err *trouble, int64_t
     u->again_at = u->ill_at;
 }
 
-/* Logs what a cycle said about one verdict. A verdict on a row that another transaction holds
-** (BUSY) is written a little later, and no news. */
+/* Logs the answer of a cycle to one verdict. A verdict on a row that another transaction holds
+** (BUSY) is written a little later, and not logged. */
 static void log_verdict(const ns_verdict *v) {
   ns_field id = ns_fi("id", v->id);
   if (v->status == NS_EBUSY || (v->status == NS_ESTALE && ns_verdict_written(v)))
@@ -120,8 +121,8 @@ static void log_verdict(const ns_verdict *v) {
     ns_log(NS_LOG_WARN, "job.dead", NS_FIELDS(id, ns_fb("reason", ns_first_line(v->error))));
 }
 
-/* A verdict the database would not take becomes a failure, and a failure it
-** would not take a release, so that the job does not stay claimed. */
+/* A verdict that the database would not take becomes a failure; a failure that it would not
+** take becomes a release. So the job does not stay claimed. */
 static bool soften_verdict(nsh_batch *b, ns_verdict *v) {
   char text[64];
   if (v->kind == NS_RELEASE)

@@ -1,9 +1,9 @@
 /*
-** How the processes of a host speak: frames of bytes, which travel in rings in shared memory,
-** a slot per worker, and a pipe that wakes the host. Also the memory of the host itself.
+** How the processes of a host speak: by frames of bytes. Frames travel in rings in shared
+** memory, a slot per worker, and a pipe wakes the host. Also the memory of the host itself.
 **
-** Invariants are stated at each part. What lies in shared memory is not asserted: a handler may
-** write anything there, and that must end its worker, not the host.
+** Invariants are stated at each part. The contents of shared memory are not asserted: a handler
+** may write anything there, and that must end its worker, not the host.
 */
 #ifndef NSH_IPC_IPC_H
 #define NSH_IPC_IPC_H
@@ -21,9 +21,9 @@
 
 /* ----------------------------------------------------- the host's own memory */
 
-/* Memory of the host process. A host that cannot get a few bytes cannot keep
-** its promises either, so these do not fail: they log and abort. What it held
-** is rescued by other hosts, and its workers die with it. */
+/* Memory of the host process. A host that cannot get a few bytes cannot keep its promises
+** either, so these do not fail: they log and abort. Other hosts rescue its claims, and its
+** workers die with it. */
 
 /* Zeroed; freed with free. */
 void *nsh_alloc(size_t n);
@@ -35,12 +35,11 @@ void nsh_must(bool ok);
 
 /* Frames between the host's processes: pure functions on bytes.
 **
-** A frame is a length (u32, of what follows), a type byte and fields; a field
-** is a tag byte and its value, so a reader that expects something else finds
-** out. Both ends are the same program on the same machine: numbers travel in
-** memory order. Invariant: reading never touches a byte outside the frame,
-** never allocates and never fails half-way: a bad frame is 'bad' to its end
-** and what it yields is zero and absent.
+** A frame is a length (u32, of the rest), a type byte and fields. A field is a tag byte and its
+** value, so a reader that expects another type finds out. Both ends are the same program on the
+** same machine: numbers travel in memory order. Invariant: reading never touches a byte outside
+** the frame, never allocates and never fails half-way. A bad frame is 'bad' to its end and
+** yields zeros and absent bytes.
 **
 ** The data types are the core's (jobs, pushes, verdict kinds); no function of
 ** the core is called here. */
@@ -74,7 +73,7 @@ typedef enum nsh_type {
 
 /* --------------------------------------------------------------- writing */
 
-/* Starts a frame at the end of 'b'; returns what nsh_end wants. */
+/* Starts a frame at the end of 'b'; returns the argument of nsh_end. */
 size_t nsh_begin(ns_buf *b, nsh_type type);
 void nsh_put_int(ns_buf *b, int64_t i);
 void nsh_put_real(ns_buf *b, double d);
@@ -139,11 +138,10 @@ bool nsh_get_child(nsh_frame *f, ns_push *child);
 
 /* A ring of bytes in shared memory: one process writes, another one reads.
 **
-** Invariants: the bytes from tail to head are the reader's, all other bytes the writer's,
-** and each side moves its own count only when it is done with the
-** bytes. So a side that is killed, at whatever instant, leaves behind exactly what
-** it had published. Nothing the other side wrote is believed: counts are
-** checked and offsets cannot leave the ring. */
+** Invariants: the bytes from tail to head are the reader's, all other bytes the writer's. Each
+** side moves its own count only when it is done with the bytes. So a side that is killed at any
+** instant leaves behind exactly the bytes that it had published. Neither side trusts the
+** other's words: counts are checked and offsets cannot leave the ring. */
 
 /* Bytes; a power of two. Few in a debug build, so that most frames go round. */
 #ifdef NS_DEBUG
@@ -196,11 +194,10 @@ bool nsh_ring_await(nsh_ring *r, int64_t us);
 ** their rings. One pipe serves all of them, so a worker costs the host no
 ** descriptor.
 **
-** A worker with pending bytes sets a bit of its own, and writes a byte into the pipe
-** only if the host sleeps. Invariant: the host takes the bits after it has said
-** that it sleeps, and a worker looks whether it does after setting its bit; so
-** no worker depends on another worker's byte, and a worker that is killed or stopped
-** between the two is late with its own bytes only. */
+** A worker with pending bytes sets a bit of its own, and writes a byte into the pipe only if
+** the host sleeps. Invariant: the host takes the bits after it has set its mark that it sleeps;
+** a worker checks that mark after setting its bit. So no worker depends on another worker's
+** byte. A worker that is killed or stopped between the two is late with its own bytes only. */
 
 #define NSH_WORKERS_MAX 20000
 #define NSH_PENDING_WORDS ((NSH_WORKERS_MAX + 63) / 64)
@@ -255,17 +252,16 @@ bool nsh_wakeup_closed(const nsh_waker *k, int ms);
 /* The memory a worker shares with its host: one slot per worker, mapped
 ** before the first fork, so every process of the host has it.
 **
-** All they say to each other passes here, so 20,000 workers need no descriptor.
-** Frames travel in two rings; what a worker has put into its own is read after
-** its death as well, so no finished job is forgotten. The gate decides, job by
-** job, whether a job that was sent ahead is started by the worker or taken back
-** by the host: both change it by compare-and-swap, so each job goes to exactly
-** one of them. 'told' and 'lost' tell a running handler that it is to stop and
-** that its claim is gone. 'text' says how the running job fails, should its
-** worker have to be killed before it can report that itself.
+** All their messages pass here, so 20,000 workers need no descriptor. Frames travel in two
+** rings. The worker's own ring is read after its death as well, so no finished job is
+** forgotten. The gate decides, job by job, whether a job that was sent ahead is started by the
+** worker or taken back by the host. Both change it by compare-and-swap, so each job goes to
+** exactly one of them. 'told' and 'lost' tell a running handler that it is to stop and that its
+** claim is gone. 'text' says how the running job fails, should its worker have to be killed
+** before it can report that itself.
 **
-** Invariant: jobs have ascending numbers; those below gate.next were started
-** or taken back; those from gate.next to gate.end may be started. */
+** Invariant: jobs have ascending numbers. Jobs below gate.next were started or taken back; jobs
+** from gate.next to gate.end may be started. */
 
 #define NSH_SAID 3776                /* bytes of a text, with its zero */
 #define NSH_INTERRUPT_SIGNAL SIGUSR2 /* from zygote to worker: worker/interrupt.c */
@@ -296,9 +292,8 @@ typedef struct nsh_slot {
 
 /* All slots of a host. */
 typedef struct nsh_slots {
-  /* Monotonic µs. After that instant nothing may be started: the host has not
-  ** heard from the database for so long that other hosts may have been given its
-  ** jobs. 0: no such limit. */
+  /* Monotonic µs. After that instant nothing may be started: the host has not heard from the
+  ** database for so long that other hosts may have its jobs. 0: no such limit. */
   _Atomic int64_t valid_until;
   nsh_pending pending;
   nsh_slot slot[];
@@ -321,8 +316,8 @@ void nsh_slots_reset(nsh_slots *slots, size_t index);
 /* Host: jobs before number 'end' may be started. */
 void nsh_slot_allow(nsh_slot *s, uint32_t end);
 
-/* Host: what has not been started will not be. Returns the number of the
-** first job taken back; the next job to be sent is gate.end as before. */
+/* Host: takes back the jobs that have not been started. Returns the number of the first job
+** taken back; the next job to be sent is gate.end as before. */
 uint32_t nsh_slot_recall(nsh_slot *s);
 
 /* Host: job 'seq' is to stop. */
@@ -334,8 +329,8 @@ nsh_why nsh_slot_told(nsh_slot *s, uint32_t seq);
 /* Worker: how job 'seq' fails if it has to be killed. */
 void nsh_slot_say(nsh_slot *s, uint32_t seq, const char *text);
 
-/* Host, after the worker's death: what it said of job 'seq'; absent: nothing.
-** Borrowed until the slot is used again. */
+/* Host, after the worker's death: its words on job 'seq'; absent: none. Borrowed until the slot
+** is used again. */
 ns_bytes nsh_slot_said(nsh_slot *s, uint32_t seq);
 
 /* Host: was job 'seq' (not taken back) started? */

@@ -1,18 +1,17 @@
 /*
 ** Memory of the host and its workers: shared slots, rings, the wake-up, the host's own.
 **
-** The gate of a slot packs two job numbers into one atomic word; all orders are sequentially
+** The gate of a slot packs two job numbers into one atomic word. All orders are sequentially
 ** consistent, which costs nothing beside a job. The wake-up is a pipe because a worker can
-** neither shut it down for the rest nor take their bytes away; what a handler writes into it
-** by mistake is a byte like any other.
+** neither shut it down for the rest nor take their bytes away. A byte that a handler writes
+** into it by mistake is a byte like any other.
 **
-** Rings. A side that sleeps says so first and looks once more; a side that publishes
-** looks afterwards whether the other one sleeps. With sequentially consistent
-** orders one of the two sees the other, so no wake-up is lost, and none is
-** sent to those who are awake. A reader sleeps on the count of what was written. A
-** writer sleeps on its own word that it does, which the reader takes back: on the
-** count of what was read it would sleep through that when it filled the ring again
-** between a take and the look afterwards.
+** Rings. A side that will sleep sets its mark first and looks once more; a side that publishes
+** looks afterwards whether the other one sleeps. With sequentially consistent orders one of the
+** two sees the other. So no wake-up is lost, and none is sent to a side that is awake. A reader
+** sleeps on the count of bytes written. A writer sleeps on a word of its own, which the reader
+** takes back. On the count of bytes read it could miss its wake-up: when it filled the ring
+** again between a take and the look afterwards.
 */
 #include "ipc/ipc.h"
 
@@ -196,8 +195,8 @@ bool nsh_slot_started(nsh_slot *s, uint32_t seq) {
   return nsh_before(seq, (uint32_t)(atomic_load(&s->gate) >> 32));
 }
 
-/* The time is stored first: who sees the job started sees since when. A swap
-** that fails because the host raised 'end' is simply tried again. */
+/* The time is stored first: a reader that sees the job started sees its time, too. A swap that
+** fails because the host raised 'end' is simply tried again. */
 bool nsh_slot_start(nsh_slot *s, uint32_t seq, int64_t now) {
   uint64_t old = atomic_load(&s->gate);
   if ((uint32_t)(old >> 32) == seq) {

@@ -1,6 +1,6 @@
 /*
-** How worker processes begin and end. What an end means for the running job depends on who
-** wanted it.
+** How worker processes begin and end. The meaning of an end for the running job depends on the
+** side that wanted it.
 **
 ** Invariant: a place is filled again only after its last process was reported dead, so a
 ** shared slot has one worker at a time.
@@ -19,7 +19,7 @@
 #define FORK_RETRY NS_SECOND
 /* Statuses of workers that died with their zygote. */
 #define OWN_FAULT (-1)    /* one job was running: it is the cause */
-#define SHARED_FAULT (-2) /* one of several is */
+#define SHARED_FAULT (-2) /* one of several workers is at fault */
 
 void nsh_lifecycle_generation(nsh_pools *t, nsh_zygote *z) {
   t->zygote = z;
@@ -46,7 +46,7 @@ void nsh_lifecycle_fill(nsh_pools *t) {
       nsh_process_fork(&t->workers[i], t->zygote);
 }
 
-/* The worker exists; one of a generation that is over leaves at once. */
+/* The worker exists; a worker of an earlier generation leaves at once. */
 void nsh_lifecycle_forked(nsh_pools *t, uint32_t index, pid_t pid, int why) {
   nsh_process *w;
   if (index >= t->nworkers || t->workers[index].phase == NSH_EMPTY)
@@ -97,8 +97,8 @@ static ns_bytes crash_text(const nsh_process *w, int status, char out[160]) {
   return ns_str(out);
 }
 
-/* The verdict of the job that was running when its worker died: by our hand, by
-** its own fault, or by that of another ('status' SHARED_FAULT). */
+/* Ends the job that was running when its worker died: by our hand, by its own fault, or by
+** another's ('status' SHARED_FAULT). */
 static void end_running(nsh_process *w, int64_t since, int status) {
   char text[160];
   nsh_why why = nsh_process_terminated(w) ? w->why : NSH_WHY_NONE;

@@ -1,5 +1,5 @@
 /*
-** Frames of workers: what each means for the pool. Wherever a frame is read, the exchange is
+** Frames of workers, and their meaning for the pool. Wherever a frame is read, the exchange is
 ** locked.
 */
 #include <stdlib.h>
@@ -33,7 +33,7 @@ static const struct {
     [NS_LOST] = {"job.lost", NS_LOG_WARN},
 };
 
-/* One line a minute for a name: there may be thousands of such jobs. */
+/* Is a line due? One a minute for a name: there may be thousands of such jobs. */
 static bool tells_again(nsh_name *name) {
   int64_t now = ns_mono_us();
   bool yes = name->told == 0 || now - name->told >= MISSING_SILENCE;

@@ -1,6 +1,6 @@
 /*
-** The pool's books: which workers have room, how many there are in each phase, how many jobs
-** they have, and how many places are free for more.
+** The pool's books: which workers have room, how many are in each phase, how many jobs they
+** have. And how many places are free for more.
 */
 #include "clock.h"
 #include "err.h"
@@ -80,13 +80,13 @@ void nsh_pool_count(nsh_process *w, int n) {
 
 /* -------------------------------------------------------------------- places */
 
-/* Workers die one after the other: something that was claimed kills them. */
+/* Workers die one after the other: a claimed job kills them. */
 static bool in_crash_loop(const nsh_pools *t) {
   return nsh_crash_loop_delay(&t->crash_loop) > 0;
 }
 
-/* In a crash loop nothing is sent behind a job that
-** may kill its worker; one that is forked per job has no use for a second. */
+/* How many jobs a worker may be given. In a crash loop no job is sent behind one that may kill
+** its worker. A worker forked per job has no use for a second. */
 uint32_t nsh_pool_window(const nsh_pools *t, size_t pool) {
   return in_crash_loop(t) || t->cfg->fork_per_job ? 1 : nsh_pace_window(&t->pools[pool].pace);
 }
@@ -105,8 +105,7 @@ bool nsh_pool_attends(const nsh_process *w) {
   return w->phase == NSH_UP || come_and_go(w->pools);
 }
 
-/* The places of the attending workers, less the jobs they have, less the jobs that wait for them.
-** */
+/* The places of the attending workers, less their jobs, less the jobs that wait for them. */
 static int64_t free_places(const nsh_pools *t, size_t pool) {
   const nsh_pool *p = &t->pools[pool];
   size_t there = nsh_pool_attending(t, pool);

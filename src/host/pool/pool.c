@@ -1,11 +1,10 @@
 /*
 ** The worker pool: hands claimed jobs out, takes them back, and obeys the host.
 **
-** Two queues lie between a claim and a handler. The backlog belongs to the host
-** and feeds any worker that is free, in a line per pool of workers; the tasks of a worker
-** were sent ahead, so that a worker with short jobs need not wait for the host
-** between them. Should one of those jobs turn out to be long, the watchdog takes back
-** what was sent behind it.
+** Two queues lie between a claim and a handler. The backlog belongs to the host and feeds any
+** free worker, in a line per pool of workers. The tasks of a worker were sent ahead, so that a
+** worker with short jobs need not wait for the host between them. When one of those jobs turns
+** out to be long, the watchdog takes back the jobs behind it.
 */
 #include "pool/pool.h"
 
@@ -23,8 +22,8 @@ static size_t on_offer(const nsh_pools *t, const nsh_pool *p) {
   return p == t->pools ? t->backlog : p->backlog.n;
 }
 
-/* The line that the next job for a worker of a pool comes from: its own, or for pool 0, which
-** may take any job, the one with the job that arrived first. */
+/* The line that the next job for a worker of a pool comes from: its own. For pool 0, which may
+** take any job, it is the line with the job that arrived first. */
 static size_t next_line(const nsh_pools *t, size_t pool) {
   size_t best = pool;
   uint64_t first = UINT64_MAX;
@@ -83,11 +82,11 @@ static void hand_out(nsh_pools *t, size_t pool) {
   }
 }
 
-/* Reserved workers first: those that may take any job leave theirs to them. */
+/* Reserved workers first: workers that may take any job leave these jobs to them. */
 void nsh_pool_hand_out(nsh_pools *t) {
   if (t->quiet ||
       (t->backlog > 0 && !nsh_slots_valid(t->slots, ns_mono_us())))
-    return; /* the backlog may be of other holders by now */
+    return; /* the backlog may belong to other holders by now */
   for (size_t i = 1; i < t->npools; i++)
     hand_out(t, i);
   hand_out(t, 0);
@@ -101,10 +100,10 @@ static void release_backlog(nsh_pools *t) {
     nsh_pool_release(t, i);
 }
 
-/* Claimed jobs come queue by queue, oldest first, so those that kill workers
-** may stand together before all other jobs, and would take every worker that is
-** forked. In a crash loop, and for a minute after one, a load is shuffled, and jobs that have
-** crashed before go to its end: the first job that is done ends the crash loop. */
+/* Claimed jobs come queue by queue, oldest first. So jobs that kill workers may stand together
+** before all other jobs, and would take every worker that is forked. In a crash loop, and for a
+** minute after one, a load is shuffled, and jobs that have crashed before go to its end. The
+** first job that is done ends the crash loop. */
 static void shuffle_jobs(ns_jobs *jobs) {
   size_t clean = 0;
   for (size_t i = jobs->n; i > 1; i--) {
@@ -191,7 +190,7 @@ static const ns_notice *find_notice(const revoked *r, int64_t id, int64_t run) {
   return bsearch(&key, r->items, r->n, sizeof key, by_token);
 }
 
-/* It leaves the backlog: its release is STALE, or, when it is paused, holds it. */
+/* The job leaves the backlog: its release is STALE, or holds it when it is paused. */
 static bool lose_waiting(void *arg, const ns_job *job) {
   const revoked *r = arg;
   if (find_notice(r, job->id, job->run) == NULL)
@@ -205,7 +204,7 @@ static void lose_tasks(nsh_process *w, const revoked *r) {
     const nsh_task *task = nsh_process_task(w, at);
     const ns_notice *n = find_notice(r, task->id, task->run);
     if (n != NULL)
-      lose_task(w, at, n); /* what is taken back is behind it */
+      lose_task(w, at, n); /* the tasks taken back are behind it */
   }
 }
 
@@ -235,8 +234,8 @@ static void take_lost(nsh_pools *t) {
   take_revoked(t);
 }
 
-/* This host was declared dead. What has not been started is dropped: its release
-** will be STALE. The exchange is locked. */
+/* This host was declared dead. Jobs that have not been started are dropped: their release will
+** be STALE. The exchange is locked. */
 static void lose_all(nsh_pools *t) {
   release_backlog(t);
   for (size_t i = 0; i < t->nworkers; i++)
@@ -301,8 +300,8 @@ static void on_stay(uv_idle_t *idle) {
   (void)idle;
 }
 
-/* Before the loop sleeps: reads what there is, says that the host sleeps, and stays
-** awake if more came meanwhile. Other events get their turn in between. */
+/* Before the loop sleeps: reads all rings, sets the mark that the host sleeps, and stays awake
+** if more came meanwhile. Other events get their turn in between. */
 static void on_sleep(uv_prepare_t *prepare) {
   nsh_pools *t = prepare->data;
   read_all(t);

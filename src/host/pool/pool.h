@@ -2,11 +2,10 @@
 ** The worker pool: hands claimed jobs out, takes them back, begins and ends workers, and
 ** looks after them while time passes.
 **
-** Invariants: a job that was delivered by the dispatcher is in the backlog or
-** with exactly one worker, until a verdict for it is in the exchange. Whenever the exchange is
-** unlocked it says how many places are free: those of workers that will be given jobs,
-** less the jobs of these same workers and of those that wait for them. What a worker
-** that is leaving still runs takes no place.
+** Invariants: a job delivered by the dispatcher is in the backlog or with exactly one worker,
+** until a verdict for it is in the exchange. Whenever the exchange is unlocked it has the
+** number of free places. These are the places of workers that will be given jobs, less their
+** jobs and the jobs that wait for them. A job that a leaving worker still runs takes no place.
 */
 #ifndef NSH_POOL_POOL_H
 #define NSH_POOL_POOL_H
@@ -28,9 +27,9 @@ typedef struct nsh_tally {
   int64_t done, failed, again, crashed, timeouts, forks;
 } nsh_tally;
 
-/* Workers that take the same jobs. Those of pool 0 take all; the rest take the jobs
-** of one queue only. A job of such a queue that its own workers have no room for counts
-** against pool 0. */
+/* Workers that take the same jobs. Workers of pool 0 take all jobs; workers of another pool
+** take the jobs of one queue only. When such a queue has more jobs than room at its own
+** workers, the rest counts against pool 0. */
 typedef struct nsh_pool {
   nsh_process *room, **room_end; /* workers that may take more */
   size_t nroom;
@@ -42,8 +41,8 @@ typedef struct nsh_pool {
   nsh_pace pace;
 } nsh_pool;
 
-/* The messages of workers, in the loop. It is read once per turn of the loop, just before the loop
-** sleeps, so that what gathered meanwhile is one batch. */
+/* The messages of workers, in the loop. It is read once per turn of the loop, just before the
+** loop sleeps, so that frames gathered meanwhile are one batch. */
 typedef struct nsh_inbox {
   int wakeup; /* readable when a worker has woken the host; the caller's */
   uv_poll_t poll;
@@ -65,7 +64,7 @@ typedef struct nsh_pools {
   size_t busy;          /* tasks of all workers */
   size_t working;       /* workers with a task */
   int64_t loads;        /* how often the scripts have been loaded */
-  size_t old;           /* workers that run scripts other than those */
+  size_t old;           /* workers that run other scripts than the ones loaded last */
   nsh_pool pools[NSH_POOLS_MAX];
   size_t npools;
   uint64_t arrivals;    /* jobs that have joined a backlog */
@@ -83,21 +82,21 @@ typedef struct nsh_pools {
 
 /* ------------------------------------------------------------- pool/pool.c */
 
-/* Reads what workers tell in 'loop', with 'wakeup' to wake it; the handles are closed with
+/* Reads the frames of workers in 'loop', with 'wakeup' to wake it; the handles are closed with
 ** the loop. */
 void nsh_pool_init(nsh_pools *t, const nsh_config *cfg, nsh_exchange *exchange, uv_loop_t *loop,
                    nsh_slots *slots, int wakeup);
 void nsh_pool_free(nsh_pools *t);
 
-/* Takes what the dispatcher has put into the exchange. */
+/* Takes the dispatcher's jobs and notices out of the exchange. */
 void nsh_pool_collect(nsh_pools *t);
 
-/* Claims nothing more and gives back what no worker has started. 'quiet' can
-** be undone, 'closing' cannot. */
+/* Claims nothing more and gives back jobs that no worker has started. 'quiet' can be undone,
+** 'closing' cannot. */
 void nsh_pool_quiet(nsh_pools *t, bool quiet);
 void nsh_pool_close(nsh_pools *t);
 
-/* Stops all workers, idle ones at once, running jobs by short steps; they are given back. */
+/* Stops all workers, idle ones at once, running jobs by short steps; their jobs are given back. */
 void nsh_pool_kill(nsh_pools *t);
 
 /* Tells all workers to leave. */
@@ -130,10 +129,10 @@ void nsh_lifecycle_fill(nsh_pools *t);
 
 /* --------------------------------------------------------- pool/watchdog.c */
 
-/* What no event tells, but time: jobs over their timeout or their memory, jobs stuck behind
-** long ones, signs of life that are due, workers that do not start what they have, jobs that
-** no worker is there to start. It runs only while there is a job in the host or a worker to be
-** forked; a host that is idle sleeps. */
+/* Watches for conditions that no event tells, only time. These are jobs over their timeout or
+** their memory, jobs stuck behind long ones, and due signs of life. Also workers that do not
+** start their jobs, and jobs that no worker is there to start. It runs only while there is a
+** job in the host or a worker to be forked; an idle host sleeps. */
 
 /* Looks at all workers, and forks where there are none. */
 void nsh_watchdog_tick(nsh_pools *t, int64_t now);

@@ -131,7 +131,7 @@ static void free_name(nsh_name *name) {
   free(name);
 }
 
-/* The rest are put where they belong without those that are gone. */
+/* Forgets rare names; the rest are placed anew. */
 static void forget_rare_names(nsh_names *t) {
   nsh_name **old = t->items;
   t->items = nsh_alloc(t->cap * sizeof(*t->items));

@@ -1,12 +1,12 @@
 /*
-** How far ahead jobs are claimed and sent, and what is kept for that: the pace of handlers,
-** the names of jobs, the lines of claimed jobs that no worker has yet.
+** How far ahead jobs are claimed and sent. And the data for that: the pace of handlers, the
+** names of jobs, the lines of claimed jobs that no worker has yet.
 **
-** Invariants: work is fetched ahead only as far as it hides a wait that exists. Claiming
-** ahead hides the database cycle, sending ahead hides the way through the host; for handlers
-** much longer than either, both are zero, so no job waits behind another while a worker is
-** idle. A name lives at least as long as tasks point to it. A load lives until the last of
-** its jobs has left its line.
+** Invariants: work is fetched ahead only as far as it hides a wait that exists. Claiming ahead
+** hides the database cycle, sending ahead hides the way through the host. For handlers much
+** longer than either, both are zero, so no job waits behind another while a worker is idle. A
+** name lives at least as long as tasks point to it. A load lives until the last of its jobs has
+** left its line.
 */
 #ifndef NSH_POOL_PREFETCH_H
 #define NSH_POOL_PREFETCH_H
@@ -41,7 +41,7 @@ bool nsh_pace_brief(const nsh_pace *p);
 
 /* ------------------------------------------------------------- crash loops */
 
-/* Workers that die one after the other without finishing anything. */
+/* Workers that die one after the other without finishing a job. */
 typedef struct nsh_crash_loop {
   int crashes;   /* since a job was completed */
   int64_t since; /* of the first of them, monotonic µs */
@@ -69,11 +69,10 @@ typedef struct nsh_name {
   int64_t told;  /* monotonic µs: when it was logged that this host has no handler for it */
 } nsh_name;
 
-#define NSH_NAMES_MAX 1000 /* beside those of tasks */
+#define NSH_NAMES_MAX 1000 /* beside the names that tasks have */
 
-/* The job names a host has met, each stored once. Names are for pushers to choose, so there
-** is an end to how many are kept: beyond NSH_NAMES_MAX, names that no task has and that are
-** rarely met are forgotten. */
+/* The job names a host has met, each stored once. Pushers choose the names, so their number is
+** limited: beyond NSH_NAMES_MAX, names that no task has and that are rarely met are forgotten. */
 typedef struct nsh_names {
   nsh_name **items; /* open addressing; 'cap' is a power of two */
   size_t n, cap;
@@ -91,9 +90,9 @@ typedef struct nsh_waiting {
   uint64_t arrival; /* counts over all lines */
 } nsh_waiting;
 
-/* A line of claimed jobs that no worker has yet, in the order they came. There is one per
-** pool: the jobs of a reserved queue wait by themselves, so that the workers kept for them
-** find them whatever stands in front of other jobs. */
+/* A line of claimed jobs that no worker has yet, in the order they came. There is one per pool.
+** The jobs of a reserved queue wait by themselves, so that the workers kept for them find them,
+** however many other jobs wait. */
 typedef struct nsh_prefetch {
   nsh_waiting *items; /* ring of 'cap', a power of two */
   size_t first, n, cap;
@@ -108,7 +107,7 @@ const nsh_waiting *nsh_prefetch_first(const nsh_prefetch *b);
 /* The first job leaves; its bytes are gone then, too. */
 void nsh_prefetch_pop(nsh_prefetch *b);
 
-/* All jobs that 'leaves' names leave the line, in one pass; how many. */
+/* Takes all jobs out of the line for which 'leaves' is true, in one pass; returns how many. */
 size_t nsh_prefetch_drop(nsh_prefetch *b, bool (*leaves)(void *arg, const ns_job *job), void *arg);
 
 void nsh_prefetch_free(nsh_prefetch *b);

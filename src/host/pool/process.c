@@ -1,6 +1,6 @@
 /*
-** One worker as its host sees it: its tasks, its rings, the stopping of its running job.
-** What its frames mean is the pool's to know: pools->on_frame.
+** One worker as its host sees it: its tasks, its rings, the stopping of its running job. The
+** pool knows the meaning of its frames: pools->on_frame.
 */
 #include "pool/process.h"
 
@@ -165,7 +165,7 @@ static void take_bytes(nsh_process *w, const char *p, size_t n) {
     ns_buf_free(&w->in);
 }
 
-/* One look takes all that was there; what comes meanwhile is told anew. */
+/* Takes all bytes of the ring at once; later bytes come with a new wake-up. */
 static void read_ring(nsh_process *w) {
   static char bytes[NSH_RING];
   int64_t n = nsh_ring_take(&w->slot->out, bytes, sizeof bytes);

@@ -1,12 +1,11 @@
 /*
-** One worker process as its host sees it, with the rings to it and the jobs it has been
-** given; and what the files of the pool need of each other.
+** One worker process as its host sees it, with the rings to it and its jobs. And the parts of
+** the pool that its files share.
 **
-** Invariants: 'tasks' are in the order they were sent; the first may be
-** running, the rest are not. A task leaves by the worker's verdict, by being
-** taken back, or by the worker's death, and each way puts exactly one verdict
-** into the exchange. The worker's word is taken for how a job ended, never for
-** which job it was: ids come from the task.
+** Invariants: 'tasks' are in the order they were sent; the first may be running, the rest are
+** not. A task leaves by the worker's verdict, by being taken back, or by the worker's death.
+** Each way puts exactly one verdict into the exchange. The worker decides how a job ended,
+** never which job it was: ids come from the task.
 */
 #ifndef NSH_POOL_PROCESS_H
 #define NSH_POOL_PROCESS_H
@@ -47,10 +46,10 @@ typedef struct nsh_task {
 typedef struct nsh_process {
   struct nsh_pools *pools;
   uint32_t index;
-  size_t pool;       /* of nsh_config; what it may be given */
+  size_t pool;       /* of nsh_config; the jobs that it may be given */
   nsh_phase phase;
   nsh_zygote *zygote;
-  bool old;          /* its scripts are not those loaded last */
+  bool old;          /* its scripts are not the ones loaded last */
   pid_t pid;
   nsh_slot *slot;
   bool forced;       /* SIGKILL was sent */
@@ -87,11 +86,11 @@ typedef struct nsh_process {
 /* Starts a worker of zygote 'z' here. */
 void nsh_process_fork(nsh_process *w, nsh_zygote *z);
 
-/* The process is gone: takes what it still said and frees its buffers. Its tasks that
-** remain are left for the caller. */
+/* The process is gone: takes its last frames and frees its buffers. Its tasks that remain are
+** left for the caller. */
 void nsh_process_release(nsh_process *w);
 
-/* Frees what a place without a process still has. */
+/* Frees the memory of a place without a process. */
 void nsh_process_free(nsh_process *w);
 
 /* Task 'i' of 'n', the oldest first. */
@@ -100,11 +99,11 @@ nsh_task *nsh_process_task(nsh_process *w, uint32_t i);
 /* Writes a job into the outgoing bytes; false: it is too large to send. */
 bool nsh_process_give(nsh_process *w, const ns_job *job, nsh_name *name);
 
-/* Sends what was given. */
+/* Sends the tasks given so far. */
 void nsh_process_flush(nsh_process *w);
 
-/* Takes back all tasks that have not been started; a worker that has none then may be given other
-** jobs. The exchange is locked. */
+/* Takes back all tasks that have not been started; a worker without tasks may then be given
+** other jobs. The exchange is locked. */
 void nsh_process_recall(nsh_process *w);
 
 /* The oldest task is over; the state of a running job is forgotten. */
@@ -116,8 +115,8 @@ bool nsh_process_running(nsh_process *w, int64_t *since);
 /* A line of the running job's log, kept for its failure. */
 void nsh_process_log(nsh_process *w, ns_bytes line);
 
-/* Takes what the worker has put into its ring, told or not, and sends what it
-** has made room for. The exchange is locked. */
+/* Takes all frames in the worker's ring, announced or not, and sends as much as now has room.
+** The exchange is locked. */
 void nsh_process_read(nsh_process *w);
 
 /* No more jobs for this worker, which leaves or is going to be killed. The exchange is
@@ -130,9 +129,9 @@ void nsh_process_leave(nsh_process *w);
 
 void nsh_process_kill(nsh_process *w, int sig);
 
-/* The running job is to stop; it stays with the first reason. 'said': the words of
-** who has cancelled it, for the log, or "". What was sent behind it is taken back first, so
-** that no other job is stopped. The exchange is locked. */
+/* The running job is to stop; it stays with the first reason. 'said': the reason that its
+** canceller gave, for the log, or "". The tasks behind it are taken back first, so that no
+** other job is stopped. The exchange is locked. */
 void nsh_process_stop(nsh_process *w, nsh_why why, int64_t step, const char *said);
 
 /* Takes the next step when it is due. */
@@ -154,17 +153,17 @@ void nsh_pool_list(nsh_process *w, bool front);
 /* The first worker of a pool's list; NULL: none has room. */
 nsh_process *nsh_pool_unlist(struct nsh_pools *t, size_t pool);
 
-/* The one way for a worker to change its phase; it has 'n' tasks more, or fewer. */
+/* The one way for a worker to change its phase, or the number of its tasks, by 'n'. */
 void nsh_pool_enter(nsh_process *w, nsh_phase phase);
 void nsh_pool_count(nsh_process *w, int n);
 
-/* Does the worker run older scripts than those loaded last? */
+/* Records whether the worker runs older scripts than the ones loaded last. */
 void nsh_pool_age(nsh_process *w, bool old);
 
 /* How many jobs a worker of a pool may have. */
 uint32_t nsh_pool_window(const struct nsh_pools *t, size_t pool);
 
-/* Workers of a pool that places are counted for; is this one of them? */
+/* The workers of a pool that places are counted for; is 'w' one of them? */
 size_t nsh_pool_attending(const struct nsh_pools *t, size_t pool);
 bool nsh_pool_attends(const nsh_process *w);
 
@@ -173,10 +172,10 @@ void nsh_pool_release(struct nsh_pools *t, size_t line);
 
 /* --------------------------------------------------------- pool/messages.c */
 
-/* A worker speaks of its oldest task only, and each task gets one verdict: what it says
-** about other jobs is old or nonsense. */
+/* A worker speaks of its oldest task only, and each task gets one verdict: a frame about
+** another job is old or nonsense. */
 
-/* One frame of a worker; false: nonsense. The exchange is locked. */
+/* Handles one frame of a worker; false: nonsense. The exchange is locked. */
 bool nsh_messages_frame(nsh_process *w, nsh_frame *f);
 
 /* The oldest task is over after 'micros': 'v' is its verdict, complete but for

@@ -1,7 +1,7 @@
 /*
-** A job is expected to be short until it has been seen to be long. Then what was
-** sent behind it is taken back, what was claimed for its worker is run by other workers,
-** and what no worker can start goes back to the database.
+** A job is expected to be short until it has been seen to be long. Then the tasks behind it are
+** taken back, and other workers run the jobs claimed for its worker. Jobs that no worker can
+** start go back to the database.
 **
 ** The dump is a few lines of log: the host, its reserved workers, its busy workers.
 */
@@ -13,7 +13,7 @@
 
 #define STUCK_US 20000          /* a job behind one this old is taken back */
 #define LONG_US 100000          /* nothing is claimed ahead for its worker */
-#define UNRESPONSIVE_US (10 * NS_SECOND) /* a worker that does not start what it has, or leave */
+#define UNRESPONSIVE_US (10 * NS_SECOND) /* until a worker has to start its tasks, or leave */
 #define MOMENT_US (NS_SECOND / 2) /* the backlog waits so long for a worker */
 #define TICK_FINE 20000           /* period while a worker works */
 #define TICK_COARSE 100000      /* with many workers */
@@ -66,7 +66,7 @@ static bool is_unresponsive(nsh_process *w, int64_t now) {
   return now - w->idle_at > UNRESPONSIVE_US;
 }
 
-/* Its jobs were not started: they go back, and nothing is blamed. */
+/* Replaces a worker: its jobs were not started, so they go back without blame. */
 static void replace_worker(nsh_process *w) {
   ns_log(NS_LOG_WARN, "worker.unresponsive", NS_FIELDS(ns_fi("pid", w->pid)));
   nsh_process_retire(w);
@@ -81,8 +81,7 @@ static bool is_unattended(const nsh_pools *t, size_t line) {
          t->pools[0].up == 0;
 }
 
-/* No worker is there to start a line, and none will be for a moment: other hosts may
-** have it. */
+/* Has a line no worker to start it, and none for a moment? Other hosts may have its jobs. */
 static bool is_any_stranded(nsh_pools *t, int64_t now) {
   bool any = false;
   for (size_t i = 0; i < t->npools; i++)
@@ -96,8 +95,8 @@ static bool is_any_stranded(nsh_pools *t, int64_t now) {
   return t->fork_at - now > MOMENT_US || now - t->down_at > MOMENT_US;
 }
 
-/* Has every worker that takes jobs of a line a long one? What was claimed ahead
-** for them may then as well run elsewhere. */
+/* Has every worker that takes jobs of a line a long one? Then jobs claimed ahead for them may
+** as well run elsewhere. */
 static bool is_overtaken(const nsh_pools *t, size_t line) {
   const nsh_pool *p = &t->pools[line];
   return p->backlog.n > 0 && p->late >= nsh_pool_attending(t, line) &&

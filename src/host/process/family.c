@@ -37,7 +37,7 @@ static bool send_one(nsh_peer *p, const nsh_command *c) {
   nsh_must(nsh_end(&out, start));
   if (!nsh_control_send(p->ctl, &out, c->fd, false) &&
       (errno == EAGAIN || errno == EWOULDBLOCK || errno == ETOOMANYREFS))
-    return false; /* any other error: the end of the peer is seen by reading */
+    return false; /* any other error: reading finds the end of the peer */
   if (c->fd >= 0)
     close(c->fd);
   return true;
@@ -54,7 +54,7 @@ static void flush_commands(nsh_peer *p) {
   uv_poll_start(p->poll, UV_READABLE | (p->n > 0 ? UV_WRITABLE : 0), on_ready);
 }
 
-/* Reads what there is, now; the callbacks run. */
+/* Reads all frames there are, now; the callbacks run. */
 static void read_peer(nsh_peer *p) {
   static char bytes[NSH_CONTROL_MAX];
   nsh_frame f;
@@ -191,7 +191,7 @@ static void on_load_error(nsh_zygote *z, nsh_frame *f) {
 
 /* A zygote that was told to go is let go with its last worker. */
 static void one_less(nsh_zygote *z) {
-  ns_assert(z->stage != NSH_ABSENT); /* what it reports comes before its death */
+  ns_assert(z->stage != NSH_ABSENT); /* its reports come before its death */
   if (z->workers > 0)
     z->workers--;
   if (z->workers == 0 && z->stage == NSH_LEAVING)
@@ -291,7 +291,7 @@ static void call_keeper(nsh_family *b) {
   ask_peer(b, &b->seed, NSH_FORK, 0, 0, pair[1]);
 }
 
-/* Its whole session is dead by now. */
+/* The keeper's whole session is dead by now. */
 static void replace_keeper(nsh_family *b) {
   read_peer(&b->keeper);
   close_peer(&b->keeper);
@@ -348,9 +348,8 @@ static void end_seed(nsh_family *b) {
   kill(b->seed_pid, SIGKILL);
 }
 
-/* 'micros' more have passed: is 'p' silent for longer than 'most'? What it said
-** meanwhile is read first; time that we slept through ourselves, stopped like
-** them, counts as one look. */
+/* 'micros' more have passed: is 'p' silent for longer than 'most'? Its pending frames are read
+** first; time that we slept through ourselves, stopped like it, counts as one look. */
 static bool is_silent(nsh_peer *p, int64_t micros, int64_t most) {
   const int64_t look = WATCH_MS * INT64_C(1000);
   read_peer(p);

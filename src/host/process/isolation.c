@@ -1,25 +1,24 @@
 /*
-** Isolation of processes: sessions that end as a whole, one host of a name, privileges,
-** secrets that other users do not see.
+** Isolation of processes: sessions that end as a whole, one host of a name, privileges, and
+** secrets hidden from other users.
 **
-** Whatever a handler starts stays in its keeper's session unless it asks for
-** one of its own (setsid), and no process can be moved into a session from
-** outside. So a session is the one mark that orphans cannot lose by accident:
-** every process in it goes with the keeper, and a process that left it did so on purpose.
+** A process that a handler starts stays in its keeper's session unless it asks for one of its
+** own (setsid). No process can be moved into a session from outside. So a session is the one
+** mark that orphans cannot lose by accident. Every process in it goes with the keeper; a
+** process that left it did so on purpose.
 **
-** Sweeping a session: /proc is read, the victims are killed, and again, until
-** there are none; so one that forks while we look is found in the next round.
+** Sweeping a session: /proc is read, the victims are killed, and again, until there are none.
+** So a process that forks during a look is found in the next round.
 **
 ** Also: one host of a kind on this machine, by the name of a socket.
 **
-** What a zygote and its workers may not do: gain rights (unless that is allowed), outlive the
-** host when memory is short, and, when the host is root, be root. None of them dumps core.
+** A zygote and its workers may not gain rights (unless that is allowed), nor outlive the host
+** when memory is short. When the host is root, they may not be root. None of them dumps core.
 **
-** Secrets that came with the command line and the environment. Every user of
-** the machine can read the arguments of a process (ps), and its user the
-** environment it was started with (/proc/PID/environ): both are overwritten
-** in place, and the program goes on with copies of its own. What stood there
-** until then can be seen during those first milliseconds.
+** Secrets that came with the command line and the environment. Every user of the machine can
+** read the arguments of a process (ps), and its user the environment it was started with
+** (/proc/PID/environ). Both are overwritten in place, and the program goes on with copies of
+** its own. The originals can be seen during those first milliseconds.
 */
 #include "process/process.h"
 
@@ -139,7 +138,7 @@ static bool has_kin(const procs *all, pid_t pid, const pid_t *spared, size_t n) 
   return false;
 }
 
-/* One round; how many were found alive. */
+/* Kills in one round; returns how many were found alive. */
 static size_t kill_all(const procs *all, pid_t session, const pid_t *spared, size_t n) {
   size_t found = 0;
   for (size_t i = 0; i < all->n; i++) {

@@ -1,21 +1,18 @@
 /*
-** The processes a host starts: a seed, which forks a keeper, which forks a
-** zygote per generation of the scripts, which loads the handlers and forks the
-** workers; how the host speaks to them; and the host's own process.
+** The processes that a host starts: a seed, which forks a keeper, which forks a zygote per
+** generation of the scripts. A zygote loads the handlers and forks the workers. Also how the
+** host speaks to them, and the host's own process.
 **
-** Invariants: all of them descend from the host as it was before it had a
-** thread, a loop or a connection; seed and keeper stay in that state, so that
-** a later generation starts as clean as the first. Each level clears away what
-** a dead child leaves: the zygote a worker's process group, the keeper the
-** orphans of a zygote, the seed a keeper's whole session. The seed is there
-** only so that a job that kills its keeper does not end the host; a keeper
-** lives on without it.
-** A zygote is reported dead only after every report it sent, so the
-** exits of its workers are known by then (those it could not report died with
-** it), and after all its workers are dead. A keeper that dies is replaced and
-** its zygotes are reported dead, unless the seed died before it. One of them
-** that owes an answer for some seconds is killed, so it counts as dead. (Asserted where a report
-** comes in; the rest is about deaths, which specs of the host cause.)
+** Invariants: all of them descend from the host's first state, without a thread, a loop or a
+** connection. Seed and keeper stay in that state, so that a later generation starts as clean as
+** the first. Each level clears up after its dead children. The zygote kills a worker's process
+** group, the keeper a zygote's orphans, the seed a keeper's whole session. The seed is there
+** only so that a job that kills its keeper does not end the host; a keeper lives on without it.
+** A zygote is reported dead only after every report it sent, and after all its workers are
+** dead. So the exits of its workers are known by then; exits that it could not report died with
+** it. A keeper that dies is replaced and its zygotes are reported dead, unless the seed died
+** before it. A process that owes an answer for some seconds is killed, so it counts as dead.
+** (Asserted where a report comes in; specs of the host cause the deaths.)
 */
 #ifndef NSH_PROCESS_PROCESS_H
 #define NSH_PROCESS_PROCESS_H
@@ -38,8 +35,8 @@
 ns_status nsh_seed_start(const nsh_config *cfg, nsh_slots *slots, int wakeup, pid_t *pid, int *ctl,
                          ns_err *err);
 
-/* Its socket is closed, so it ends by itself, unless it is stopped or stuck: then its work,
-** to kill what the keeper's session has left, is done here. 0: the keeper is not known. */
+/* The seed's socket is closed, so it ends by itself, unless it is stopped or stuck. Then its
+** work is done here: to kill the rest of the keeper's session. 0: the keeper is not known. */
 void nsh_seed_await(pid_t seed, pid_t keeper);
 
 /* "killed by signal 9 (Killed)", "exited with status 3"; of a status as wait
@@ -54,7 +51,7 @@ void nsh_exit_describe(char out[96], int status);
 void nsh_version_copy(char to[NSH_VERSION_SIZE], ns_bytes s);
 
 typedef enum nsh_stage {
-  NSH_ABSENT,  /* no such process */
+  NSH_ABSENT,  /* there is no such process */
   NSH_LOADING, /* reads the scripts */
   NSH_READY,   /* forks workers */
   NSH_LEAVING  /* told to go, or did not load */
@@ -64,7 +61,7 @@ typedef enum nsh_stage {
 typedef struct nsh_loaded {
   int64_t count;  /* of its handlers */
   ns_bytes names; /* theirs, a line each; the last of 'count' may be left out */
-  ns_bytes files; /* [["name","version"],…] of what was read */
+  ns_bytes files; /* [["name","version"],…] of the files read */
   ns_bytes schedules; /* that they declare, [{…},…]; absent: none */
 } nsh_loaded;
 
@@ -106,8 +103,8 @@ void nsh_family_close(nsh_family *b);
 /* How many zygotes there are. */
 size_t nsh_family_alive(const nsh_family *b);
 
-/* Has the zygotes show that they live: one that is stopped would not report the
-** deaths of its workers. */
+/* Asks the zygotes to show that they live: a stopped one would not report the deaths of its
+** workers. */
 void nsh_family_ping(nsh_family *b);
 
 /* Retires all of them. */
@@ -128,12 +125,11 @@ void nsh_zygote_signal(nsh_zygote *z, int sig);
 /* ------------------------------------------------------------------ sessions */
 
 /*
-** Kills all processes of 'session' but the caller, the 'n' processes of 'spared'
-** (0: none), their descendants, and the processes in the process group of one of these.
-** Returns when no other process is left alive (at the latest after 5 s, for
-** the sake of one that hangs in the kernel); zombies are their parents'.
-** The session's number should still be taken: its leader is the caller, or has
-** not been reaped, or only just.
+** Kills all processes of 'session' except the caller and the 'n' processes of 'spared' (0:
+** none). Their descendants and the processes in their process groups are spared, too. Returns
+** when no other process is left alive, at the latest after 5 s, since one may hang in the
+** kernel. Zombies are their parents' to reap. The session's number should still be taken: its
+** leader is the caller, or has not been reaped, or only just.
 */
 void nsh_session_kill(pid_t session, const pid_t *spared, size_t n);
 
@@ -152,9 +148,9 @@ int nsh_single_take(ns_bytes name);
 ** password is in memory. */
 void nsh_no_core(void);
 
-/* Replaces 'argv' items by copies and blanks what --url says in the original;
-** moves $NIGHTSHIFT_URL and $MYSQL_PWD off the block that the kernel shows.
-** Call it first, once, while there is one thread. False: no memory. */
+/* Replaces 'argv' items by copies and blanks the value of --url in the original. Moves
+** $NIGHTSHIFT_URL and $MYSQL_PWD off the block that the kernel shows. Call it first, once,
+** while there is one thread. False: no memory. */
 bool nsh_secrets_hide(int argc, char **argv);
 
 #endif

@@ -2,8 +2,7 @@
 ** Control sockets, and the processes that fork children on command.
 **
 ** One loop over two descriptors: the control socket and a signalfd for SIGCHLD. Exits are
-** reported after everything that happened before them, because reports and commands are
-** handled one at a time.
+** reported after all earlier events, because reports and commands are handled one at a time.
 */
 #include "process/spawner.h"
 
@@ -180,7 +179,7 @@ static void do_kill(server *h, uint32_t index, int sig) {
   send_message(h, NSH_HEARD, index, 0, 0);
 }
 
-/* One command; false: the host is gone. */
+/* Obeys one command; false: the host is gone. */
 static bool obey_command(server *h) {
   static char bytes[NSH_CONTROL_MAX];
   nsh_frame f;

@@ -1,14 +1,14 @@
 /*
-** The common parts of a host's processes that fork: control sockets, which join them to
-** the host, the host's end of such a socket (a peer), and spawners. The seed, the keepers and
-** the zygotes are spawners: processes that fork children on command, reap them and pass signals
-** on to them. Each command is answered with one report, so that a silence can be told.
+** The common parts of a host's processes that fork: control sockets, the host's ends of them
+** (peers), and spawners. The seed, the keepers and the
+** zygotes are spawners: processes that fork children on command, reap them and pass signals on
+** to them. Each command is answered with one report, so that a silence can be told.
 **
 ** Invariants: a descriptor that travels belongs to the receiver from then on; all descriptors
-** are close-on-exec. A child is named by its index, never by its process id, and a
-** signal goes only to a child that has not been reaped, so it can never hit a
-** stranger. What a dead child leaves behind is cleared away before its end is
-** reported, so the process that is told of it may use what the child used.
+** are close-on-exec. A child is named by its index, never by its process id. A signal goes only
+** to a child that has not been reaped, so it can never hit a stranger. The processes that a
+** dead child leaves behind are killed before its end is reported. So the process that is told
+** may use the child's resources.
 */
 #ifndef NSH_PROCESS_SPAWNER_H
 #define NSH_PROCESS_SPAWNER_H
@@ -76,8 +76,8 @@ typedef struct nsh_spawner {
   /* Children lead a process group and die with us, by the kernel's hand;
   ** otherwise they lead a session and do not. */
   bool bound;
-  /* A child is dead and not reaped yet: kills what it leaves behind. 'others'
-  ** are the living children, with gaps of 0. */
+  /* A child is dead and not reaped yet: kills the processes that it leaves behind. 'others' has
+  ** the living children, with gaps of 0. */
   void (*clear)(pid_t dead, const pid_t *others, size_t n);
 } nsh_spawner;
 
@@ -102,7 +102,7 @@ void nsh_child_ignore_signals(void);
 ** configuration cannot be taken on). */
 ns_status nsh_confine(const nsh_config *cfg, ns_err *err);
 
-/* Takes the secrets out of this process's environment, and so of what it starts. */
+/* Takes the secrets out of the environment of this process, and so of its children. */
 void nsh_secrets_drop(void);
 
 #endif

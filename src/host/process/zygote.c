@@ -2,11 +2,10 @@
 ** Seed, keeper and zygote. All are spawners; the zygote has a Lua state with
 ** the handlers in it, which its children find in their memory.
 **
-** The keeper leads a session of its own, so that a ^C at the host's terminal
-** reaches the host alone and what handlers leave behind can be told from all
-** other processes. Seed and keeper adopt orphans (subreaper). Seed and keeper
-** see the host's death by the end of their sockets, zygotes and workers are
-** bound to their parents.
+** The keeper leads a session of its own. So a ^C at the host's terminal reaches the host alone,
+** and processes that handlers leave behind can be told from all other ones. Seed and keeper
+** adopt orphans (subreaper). Seed and keeper see the host's death by the end of their sockets,
+** zygotes and workers are bound to their parents.
 **
 ** Sockets that scripts have opened while they were loaded. All workers would inherit
 ** them, and read and write on one connection.
@@ -45,7 +44,7 @@ typedef struct nsh_sockets {
   size_t n;
 } nsh_sockets;
 
-/* Calls 'fn' for each socket but those of input and output. */
+/* Calls 'fn' for each socket except standard input and output. */
 static void each_socket(void (*fn)(void *arg, int fd, ino_t inode), void *arg) {
   DIR *folder = opendir("/proc/self/fd");
   const struct dirent *entry;
@@ -126,8 +125,8 @@ static void list_new_sockets(const nsh_sockets *then, bool (*ours)(int fd), ns_b
 
 #ifdef __GLIBC__
 
-/* Takes blocks of 'size' until there is no hole for one; they are never freed.
-** What lies at 'top' and above is no hole. Not more than 'most' bytes. */
+/* Takes blocks of 'size' until there is no hole for one; they are never freed. Memory at 'top'
+** and above is no hole. Not more than 'most' bytes. */
 static void fill_holes(size_t size, uintptr_t top, size_t most) {
   for (size_t taken = 0; taken < most; taken += size) {
     void *p = malloc(size);
@@ -168,8 +167,8 @@ typedef struct family {
 
 /* ----------------------------------------------------------------- zygote */
 
-/* Loads worker and handlers. Arguments: family. Results: what was loaded (a table), or
-** nil and a message. */
+/* Loads worker and handlers. Arguments: family. Results: the loaded scripts (a table), or nil
+** and a message. */
 static int load_scripts(lua_State *L) {
   const family *fam = lua_touserdata(L, 1);
   nsh_interrupt_install(L); /* before a script can keep the old functions */
@@ -257,7 +256,7 @@ static void tell_schedules(lua_State *L, int ctl) {
   lua_pop(L, 1);
 }
 
-/* Tells the host what was loaded. Arguments: the table of load, ctl. Protected. */
+/* Tells the host which scripts were loaded. Arguments: the table of load, ctl. Protected. */
 static int tell_loaded(lua_State *L) {
   ns_buf out = NS_BUF_INIT;
   const char *version;
@@ -373,7 +372,7 @@ static void zygote(void *arg, uint32_t index, int ctl) {
 
 /* ----------------------------------------------------------------- keeper */
 
-/* Its workers are dead or dying; what they started came to us, or will. */
+/* Clears up after a zygote: its workers are dead or dying; their children came to us, or will. */
 static void clear_zygote(pid_t dead, const pid_t *others, size_t n) {
   kill(-dead, SIGKILL);
   nsh_session_kill(getpid(), others, n);

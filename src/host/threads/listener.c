@@ -1,7 +1,7 @@
 /*
-** The listener threads, and how their waits are ended: a KILL QUERY may arrive just
-** before the statement it should end, so it is repeated until the thread has
-** said that it is gone. When the server does not help the thread leaves it.
+** The listener threads, and how their waits are ended. A KILL QUERY may arrive just before the
+** statement it should end, so it is repeated until the thread has confirmed its end. When the
+** server does not help the thread leaves it.
 */
 #include "threads/threads.h"
 
@@ -26,7 +26,7 @@ struct nsh_listen {
   ns_listener *listener;
   pthread_t thread;
   bool running;
-  int64_t *queues; /* copy of the exchange's, of 'what' */
+  int64_t *queues; /* copy of the exchange's, in 'what' */
   size_t cap;
   ns_awaited what;
 };
@@ -93,8 +93,8 @@ static void *listen_for_queues(void *arg) {
   bool failed = false; /* the last time */
   while (await_armed(l)) {
     if (ns_listen(l->listener, &l->what, WAIT, &why, &err) != NS_OK) {
-      tell_woken(m, NS_WOKE_WORK); /* the dispatcher looks what there is, and for the
-                                    ** server, and arms us again when it is back */
+      tell_woken(m, NS_WOKE_WORK); /* the dispatcher looks for work, and for the server, and arms us
+                                   ** again when it is back */
       ns_listen_leave(l->listener);
       if (failed)
         pause_us(m, ns_jitter(RETRY, 1.0)); /* not all hosts at once */
@@ -129,7 +129,7 @@ ns_status nsh_listen_start(nsh_listen *l, ns_err *err) {
   return NS_OK;
 }
 
-/* Ends what a connection of ours runs; 0: none. */
+/* Ends the statement that one of our connections runs; 0: none. */
 static void end_statement(ns_db *db, int64_t id) {
   char sql[64];
   ns_result result;

@@ -1,13 +1,13 @@
 /*
-** Slow answers of the database. A wait that lasts for a second is looked at, by a
-** connection that is made for that and kept while it lasts: the server says what the
-** session is at, or does not answer that either, and then it is frozen. The same connection
-** tells which verdicts have waited for a second, whatever it is that they wait for.
+** Slow answers of the database. A wait that lasts for a second is looked at, by a connection
+** that is made for that and kept while it lasts. The server tells the session's state, or does
+** not answer that either: then it is frozen. The same connection tells which verdicts have
+** waited for a second, for any reason.
 **
 ** Invariant: a thread that waits stores two words and never waits for this thread, which sleeps
-** without a timer while no thread waits for anything. In ten seconds there is one line of
-** what is slow, and one more when what it told of is over; the next line counts the rest.
-** (Not asserted: it is about time.)
+** without a timer while no thread waits for anything. In ten seconds there is one line on a
+** slow wait, and one more when that wait is over; the next line counts the rest. (Not asserted:
+** it is about time.)
 */
 #include "threads/threads.h"
 
@@ -23,7 +23,8 @@
 
 /* ------------------------------------------------------------- owed verdicts */
 
-/* As they were told; 'lock' guards it. It may be taken while the exchange is locked. */
+/* The verdicts of a thread, as it told them; 'lock' guards it. It may be taken while the
+** exchange is locked. */
 typedef struct nsh_debts {
   ns_owed *items;
   size_t n, cap;
@@ -45,8 +46,8 @@ static void free_owed(nsh_owed *o) {
   pthread_mutex_destroy(&o->lock);
 }
 
-/* Those from 'first' on. What was given back unbegun has no end, nor has what only
-** ends a claim. */
+/* Adds the verdicts from 'first' on. Jobs given back unbegun have no end, nor have verdicts
+** that only end a claim. */
 static void add_owed(nsh_debts *d, const nsh_batch *b, size_t first) {
   if (b->n <= first)
     return;
@@ -58,8 +59,8 @@ static void add_owed(nsh_debts *d, const nsh_batch *b, size_t first) {
   }
 }
 
-/* 'who' has these from here on. When they were just taken out of the exchange it is still
-** locked. */
+/* 'who' owes the verdicts of 'u' from here on. If they were just taken out of the exchange it
+** is still locked. */
 static void set_owed(nsh_owed *o, nsh_waiter who, const nsh_retry *u) {
   nsh_debts *d = &o->of[who];
   pthread_mutex_lock(&o->lock);
@@ -77,8 +78,8 @@ static int by_age(const void *a, const void *b) {
   return (x->since > y->since) - (x->since < y->since);
 }
 
-/* All, with those in the exchange, which is not locked; the oldest first. The array is
-** malloc'd; 'NULL': there is none. */
+/* Lists all owed verdicts, with the ones in the exchange, which is not locked; the oldest
+** first. The array is malloc'd; 'NULL': there is none. */
 static ns_owed *list_owed(nsh_owed *o, nsh_exchange *m, size_t *n) {
   nsh_debts all = {0};
   nsh_exchange_lock(m);
@@ -108,9 +109,9 @@ static ns_owed *list_owed(nsh_owed *o, nsh_exchange *m, size_t *n) {
 #define STATES 3 /* looks at a session: a wait for a lock is many short ones */
 #define STATE_GAP 20000
 #define STOP_MAX (3 * NS_SECOND) /* for a connect under way */
-#define STATE_MAX 64             /* bytes of what the server says it is at */
+#define STATE_MAX 64             /* bytes of the server's text on a session's state */
 
-/* One connection. The atomics are written by its thread. */
+/* The wait of one connection. The atomics are written by its thread. */
 typedef struct wait {
   nsh_slow *slow;
   const char *who;
@@ -119,10 +120,10 @@ typedef struct wait {
   _Atomic int64_t thread;     /* the server's id of the session */
   atomic_size_t verdicts;
   atomic_bool claims;
-  int64_t told; /* 'since' of the last one that a line was written of */
+  int64_t told; /* 'since' of the last one with a line */
 } wait;
 
-/* Instants are monotonic µs. 'lock' guards 'told', and what follows it. */
+/* Instants are monotonic µs. 'lock' guards 'told', and the fields behind it. */
 struct nsh_slow {
   wait waits[NSH_WAITERS];
   nsh_owed owed;
@@ -134,10 +135,10 @@ struct nsh_slow {
   int stop;          /* ends its own waits for the server */
   atomic_bool awake; /* the thread looks again by itself */
   atomic_bool ends;  /* it is asked to end, … */
-  bool ended;        /* … and has */
+  bool ended;        /* … and has ended */
   pthread_mutex_t lock;
   pthread_cond_t wake;
-  int64_t line_at;     /* no line before, but for the end of what was told */
+  int64_t line_at;     /* no line before, except for the end of a reported wait */
   int64_t more, worst; /* that no line has told: how many, µs of the longest */
 };
 
@@ -159,8 +160,8 @@ static ns_field seconds_field(char text[24], const char *key, int64_t us) {
   return us > 0 ? ns_fs(key, text) : ns_fb(key, NS_NONE);
 }
 
-/* 'w' NULL: only of those that had no line. 'state' is the server's word; NULL: it says
-** nothing at all; "": it was not asked. The lock is held. */
+/* 'w' NULL: writes only of waits that had no line. 'state' is the server's text; NULL: it does
+** not answer; "": it was not asked. The lock is held. */
 static void write_line(nsh_slow *s, const wait *w, const char *what, int64_t took, bool over,
                        const char *state) {
   char doing[64] = "";
@@ -325,8 +326,8 @@ static void sleep_deep(nsh_slow *s) {
   pthread_mutex_unlock(&s->lock);
 }
 
-/* For a second, those that have waited for one. False: there are none, or they cannot be
-** told. */
+/* Shows, for a second, the verdicts that have waited for one. False: there are none, or they
+** cannot be told. */
 static bool tell_owed(nsh_slow *s) {
   size_t n;
   ns_owed *list = list_owed(&s->owed, s->exchange, &n);

@@ -2,8 +2,9 @@
 ** The threads beside the dispatcher's: one that listens for a reason to claim, one that looks
 ** after slow answers, and the upkeep.
 **
-** Invariant: none of them uses the dispatcher's connection but to be stopped or woken by it; what
-** they find goes through the exchange. (Not asserted: a connection does not know its threads.)
+** Invariant: none of them uses the dispatcher's connection, except to have a wait stopped or
+** ended; their results go through the exchange. (Not asserted: a connection does not know its
+** threads.)
 */
 #ifndef NSH_THREADS_THREADS_H
 #define NSH_THREADS_THREADS_H
@@ -12,17 +13,17 @@
 
 /* ------------------------------------------ owed verdicts: slow.c */
 
-/* Which verdicts the host owes: those with handlers that have ended and that the database has
-** not got yet. The threads that write them say so with each cycle; another thread may ask. */
+/* The verdicts that the host owes: their handlers have ended, and the database has not got them
+** yet. The threads that write them report here with each cycle; another thread may ask. */
 
 /* The threads that write verdicts, and wait for the database. */
 typedef enum nsh_waiter { NSH_DISPATCHER, NSH_UPKEEP, NSH_WAITERS } nsh_waiter;
 
 /* -------------------------------------------------------------- slow answers */
 
-/* Slow answers of the database: the host's connections tell here what they wait for, and a
-** thread of its own looks after waits that last, and says so in the log while they do. It
-** also tells those who ask (report_owed) which verdicts have waited for a second. */
+/* Slow answers of the database: the host's connections report here which statement they wait
+** for. A thread of its own looks at waits that last, and logs them while they do. It also shows
+** report_owed which verdicts have waited for a second. */
 
 typedef struct nsh_slow nsh_slow;
 
@@ -35,15 +36,15 @@ void nsh_slow_watch(nsh_slow *s, nsh_waiter who, ns_config *db);
 /* The work it is at from here on, for people: so many verdicts, and a claim. */
 void nsh_slow_doing(nsh_slow *s, nsh_waiter who, size_t verdicts, bool claims);
 
-/* Thread 'who' owes these verdicts from here on. The exchange is still locked when the verdicts
-** have been taken out of it. */
+/* Thread 'who' owes these verdicts from here on. If the verdicts have been taken out of the
+** exchange it is still locked. */
 void nsh_slow_owes(nsh_slow *s, nsh_waiter who, const nsh_retry *u);
 
 /* With all signals blocked. */
 ns_status nsh_slow_start(nsh_slow *s, ns_err *err);
 
-/* After the last handle that tells is closed. False: the thread is stuck in a connect, and
-** all that it uses has to stay. NULL is allowed. */
+/* To be called after the last handle that reports here is closed. False: the thread is stuck in
+** a connect, and all its memory has to stay. NULL is allowed. */
 bool nsh_slow_close(nsh_slow *s);
 
 /* ------------------------------------------ listeners: listener.c */
@@ -51,8 +52,8 @@ bool nsh_slow_close(nsh_slow *s);
 /* The listener thread: waits in the server, on a connection that holds no
 ** lock, for a reason to claim.
 **
-** Invariant: it waits only while it is armed, and being woken disarms it, so
-** rows that no worker can take at the moment do not make it spin. */
+** Invariant: it waits only while it is armed, and being woken disarms it. So rows that no
+** worker can take at the moment do not make it spin. */
 
 typedef struct nsh_listen nsh_listen;
 
@@ -77,14 +78,14 @@ void nsh_listen_close(nsh_listen *l);
 
 /* ------------------------------------------- the upkeep: upkeep.c */
 
-/* The upkeep: a thread with a connection of its own, for what may take long. It writes
-** verdicts that bring many children, gives back what dead holders held, deletes history
-** that is old enough, and is the place of anything else that no job waits for.
+/* The upkeep: a thread with a connection of its own, for work that may take long. It writes
+** verdicts that bring many children, gives back claims of dead holders, and deletes history
+** that is old enough. Any other work that no job waits for belongs here.
 **
-** Invariant: its handle is no holder, so it claims nothing and writes no cycle. What
-** it has put back is told to the dispatcher through the exchange; so is each verdict that
-** it has written, as the claim is still in the dispatcher's memory, and counts there as
-** one that is not settled. */
+** Invariant: its handle is no holder, so it claims nothing and writes no cycle. It tells the
+** dispatcher through the exchange which jobs it has put back, and each verdict that it has
+** written. That claim is still in the dispatcher's memory, and counts there as one that is not
+** settled. */
 
 typedef struct nsh_upkeep nsh_upkeep;
 
@@ -94,9 +95,8 @@ ns_status nsh_upkeep_open(nsh_upkeep **out, const nsh_config *cfg, nsh_exchange 
 
 ns_status nsh_upkeep_start(nsh_upkeep *u, ns_err *err);
 
-/* Ends the thread and frees; its waits for the server are cut off after half a second.
-** False: the thread is stuck in the client library, and all that it uses has to stay.
-** NULL is allowed. */
+/* Ends the thread and frees; its waits for the server are cut off after half a second. False:
+** the thread is stuck in the client library, and all its memory has to stay. NULL is allowed. */
 bool nsh_upkeep_close(nsh_upkeep *u);
 
 #endif

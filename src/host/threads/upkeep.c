@@ -1,7 +1,7 @@
 /*
-** The upkeep's thread: it sleeps until something is due, a holder may have died, or there
-** is a large verdict to write. A prune is made of small transactions; between two of them
-** the thread rests for as long as it has worked, and does what hosts and jobs wait for.
+** The upkeep's thread: it sleeps until something is due, a holder may have died, or there is a
+** large verdict to write. A prune is made of small transactions. Between two of them the thread
+** rests for as long as it has worked, and does work that hosts and jobs wait for.
 */
 #include "threads/threads.h"
 
@@ -23,7 +23,7 @@
 #define TICKS_GAP (NS_SECOND / 5)   /* ... that may be another one */
 #define TICKS_BUSY NS_SECOND        /* ... while the listener does not listen */
 #define END_MAX (NS_SECOND / 2)     /* for the chore that it is at */
-#define STOP_MAX (3 * NS_SECOND)    /* once what it waits for is cut off */
+#define STOP_MAX (3 * NS_SECOND)    /* once the wait is cut off */
 
 /* Instants are monotonic µs. */
 struct nsh_upkeep {
@@ -48,9 +48,8 @@ static int64_t sooner(int64_t a, int64_t b) {
   return a < b ? a : b;
 }
 
-/* A host that has been busy for a while, so that it does not listen, looks more often: work that
- *the
- ** listener wakes us for, and that is soon taken, brings no look. The lock is held. */
+/* A host that has been busy for a while, so that it does not listen, looks more often. Work
+** that the listener wakes us for, and that is soon taken, brings no look. The lock is held. */
 static int64_t look_due(const nsh_upkeep *u) {
   const nsh_exchange *m = u->exchange;
   int64_t since = m->disarmed_at > u->looked_at ? m->disarmed_at : u->looked_at;
@@ -113,7 +112,7 @@ static void log_look(ns_status st, const ns_rescued *sum, const ns_err *err) {
                      ns_fi("poison", sum->poison)));
 }
 
-/* Takes what the listener has told, and the holder that we look for. */
+/* Takes the listener's news, and the holder that we look around for. */
 static bool take_orders(nsh_upkeep *u, int64_t now) {
   nsh_exchange *m = u->exchange;
   bool due;
@@ -133,15 +132,15 @@ static bool tell_dispatcher(nsh_exchange *m, bool back) {
   armed = m->armed;
   m->woken = m->woken || back;
   if (back) {
-    nsh_exchange_turned(m); /* what failed is to be told to its row */
+    nsh_exchange_turned(m); /* the rows of failed jobs are to be told */
     pthread_cond_signal(&m->work);
   }
   nsh_exchange_unlock(m);
   return armed;
 }
 
-/* Gives back what dead holders held. While the listener waits in the server it says
-** when one dies; otherwise we look ourselves. */
+/* Gives back claims of dead holders. While the listener waits in the server it reports a death;
+** otherwise we look ourselves. */
 static void rescue_dead(nsh_upkeep *u) {
   int64_t again_in;
   ns_rescued sum;
@@ -235,7 +234,7 @@ static void look_for_ticks(nsh_upkeep *u) {
 
 /* ---------------------------------------------------------------- pruning */
 
-/* The server's other half of the time is for jobs. */
+/* Rests: the server's other half of the time is for jobs. */
 static bool rest_between_deletes(void *arg) {
   nsh_upkeep *u = arg;
   int64_t now = ns_mono_us();

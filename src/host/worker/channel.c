@@ -29,8 +29,8 @@ void nsh_channel_open(nsh_channel *w, nsh_slots *slots, uint32_t index, int wake
 
 /* ----------------------------------------------------------------- output */
 
-/* A frame in the ring is not lost when there is no wake-up pipe any more: the host finds
-** it when it hears that we have ended. */
+/* Without a wake-up pipe a frame in the ring is not lost: the host finds it when it learns of
+** our end. */
 static void tell_host(nsh_channel *w) {
   w->waiting = 0;
   w->untold = false;

@@ -1,10 +1,10 @@
 /*
 ** The channel of a worker, which is its end of its two rings (frames from the host, frames to
-** it), and what else the files of a worker need of each other.
+** it). And the other parts that a worker's files share.
 **
-** Invariant: what is in the ring is not lost, whatever becomes of the worker; a
-** frame that it died in the middle of is dropped by the host. A worker without its host leaves.
-** (Not asserted: it is about deaths, which specs of the host cause.)
+** Invariant: a frame in the ring is not lost, however the worker ends. The host drops a frame
+** that the worker died in the middle of. A worker without its host leaves. (Not asserted: specs
+** of the host cause the deaths.)
 */
 #ifndef NSH_WORKER_CHANNEL_H
 #define NSH_WORKER_CHANNEL_H
@@ -25,7 +25,7 @@ typedef struct nsh_channel {
   ns_buf in;       /* received */
   size_t at;       /* of the first frame not taken yet */
   ns_buf frame;    /* the one being built, to be posted */
-  bool untold;     /* the host does not know of all that is in the ring */
+  bool untold;     /* the host does not know of all frames in the ring */
   int64_t waiting; /* monotonic µs: since when a verdict is among it; 0: none is */
   int64_t *ids;    /* for children: next first */
   size_t nids, atid, capids;
@@ -37,7 +37,7 @@ void nsh_channel_open(nsh_channel *w, nsh_slots *slots, uint32_t index, int wake
 /* Sends a verdict that is in 'frame'. The host hears of it with the next flush. */
 void nsh_channel_post(nsh_channel *w, int64_t now);
 
-/* Sends any other frame; the host is to know at once. */
+/* Sends any other frame, which the host is to get at once. */
 void nsh_channel_post_now(nsh_channel *w);
 
 void nsh_channel_flush(nsh_channel *w);
@@ -54,7 +54,7 @@ void nsh_channel_drop(nsh_channel *w, size_t at, size_t n);
 /* An id for a child, from the host when there is none left here. False: the job is to stop. */
 bool nsh_channel_take_id(nsh_channel *w, int64_t *id);
 
-/* Ends the worker; what it printed is not lost. */
+/* Ends the worker; its output is not lost. */
 void nsh_channel_leave(int status) __attribute__((noreturn));
 
 /* -------------------------------------------------------------- memory limit */
@@ -87,7 +87,7 @@ void nsh_interrupt_begin(uint32_t seq, int64_t timeout);
 /* Is its Lua code about to be stopped? Then C code that waits returns to it. */
 bool nsh_interrupt_asked(void);
 
-/* It has ended. Why it was stopped; NONE: it was not. Safe to repeat. */
+/* The handler has ended. Returns why it was stopped; NONE: it was not. Safe to repeat. */
 nsh_why nsh_interrupt_end(void);
 
 /* "timeout after 5 s at jobs.lua:7" and a traceback; of the last job that was

@@ -1,19 +1,18 @@
 /*
 ** Stopping a handler's Lua code from outside, in a worker.
 **
-** The host says which job is to stop (nsh_slot_tell), later it has the zygote
-** send NSH_INTERRUPT_SIGNAL. The signal's handler sets a hook on the coroutine that
-** runs, and the hook raises an error that names the place. It raises again and
-** again, after fewer and fewer instructions, so that a handler has time to
-** clean up and no pcall can swallow it for ever.
+** The host says which job is to stop (nsh_slot_tell), later it has the zygote send
+** NSH_INTERRUPT_SIGNAL. The signal's handler sets a hook on the coroutine that runs, and the
+** hook raises an error that names the place. It raises again and again, after fewer and fewer
+** instructions. So a handler has time to clean up, and no pcall can swallow it for ever.
 **
 ** Invariant: nothing is hooked unless the host asks; the coroutine that runs is
 ** known at any moment, because resume, wrap and close are ours. Code that runs
 ** in C, or in a coroutine that a C module resumed, is out of reach: for that
 ** there is SIGTERM.
 **
-** The hook, the signal and the coroutine functions. One worker per process, so
-** the state is static; what the signal's handler reads is volatile.
+** The hook, the signal and the coroutine functions. There is one worker per process, so the
+** state is static; the words that the signal's handler reads are volatile.
 */
 #include "worker/channel.h"
 #include "worker/worker.h"
@@ -110,17 +109,16 @@ static void on_signal(int sig) {
 
 /* ------------------------------------------------------------- coroutines */
 
-/* 'L' runs from here on. Setting a hook starts its count anew, so that is done
-** only to shorten it: two coroutines that resume each other would never come
-** to the end of it. */
+/* 'L' runs from here on. Setting a hook starts its count anew, so that is done only to shorten
+** it. Two coroutines that resume each other would never come to the end of it. */
 static void enter_coroutine(lua_State *L) {
   h.now = L;
   if (h.hooked && (lua_gethook(L) != on_count || lua_gethookcount(L) > h.interval))
     lua_sethook(L, on_count, LUA_MASKCOUNT, h.interval);
 }
 
-/* Runs 'co' on with the 'n' values on top of 'L'. What it gives is on top of
-** 'L' then: how many values, or -1 and an error. */
+/* Runs 'co' on with the 'n' values on top of 'L'. Its results are on top of 'L' then: returns
+** their number, or -1 and an error. */
 static int resume_coroutine(lua_State *L, lua_State *co, int n) {
   int got = 0;
   int status;
@@ -155,8 +153,8 @@ static int co_resume(lua_State *L) {
   return got >= 0 ? got + 1 : 2;
 }
 
-/* The error on top of 'L' came out of 'co': its pending variables are closed,
-** and a text gets the place of the call in front. */
+/* The error on top of 'L' came out of 'co'. Its pending variables are closed, and a text gets
+** the place of the call in front. */
 static int pass_error(lua_State *L, lua_State *co) {
   int status = lua_status(co);
   if (status != LUA_OK && status != LUA_YIELD) {

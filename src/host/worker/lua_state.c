@@ -1,23 +1,22 @@
 /*
-** Making Lua states. The Lua files are looked for where an installation puts
-** them beside the program (<bin>/../share/lua/5.4) and where a source tree has
-** them (a folder `lua` above the build folder).
+** Making Lua states. The Lua files are looked for where an installation puts them beside the
+** program (<bin>/../share/lua/5.4). A source tree has them in a folder `lua` above the build
+** folder.
 **
-** What a job may change in its process, and the next one is not to find: the current
-** folder, umask, signal mask, locale and interval timers.
+** Changes of a job to its process that the next job must not find: the current folder, umask,
+** signal mask, locale and interval timers.
 **
-** The memory a job may use, in a worker: what the Lua state may grow while the
-** job runs and, as a back-stop for C code, what the process may have.
+** The memory that a job may use, in a worker: how much the Lua state may grow while the job
+** runs. And, as a back-stop for C code, how much the process may have.
 **
-** Invariant: without a limit the allocator is Lua's own. Memory that came from
-** either may be given back to the other.
+** Invariant: without a limit the allocator is Lua's own. Memory from one allocator may be given
+** back to the other.
 **
-** The limit. For its own objects Lua asks twice before it gives up: after the
-** first refusal it collects garbage and repeats the request. So only a second
-** refusal in a row means that the job needs too much. The buffers of the
-** library (string.rep, table.concat, file:read) ask once: such a refusal is
-** final, and known by the next request being another one. It counts when the
-** job fails of it, or at once when nothing that is collected could help.
+** The limit. For its own objects Lua asks twice before it gives up: after the first refusal it
+** collects garbage and repeats the request. So only a second refusal in a row means that the
+** job needs too much. The buffers of the library (string.rep, table.concat, file:read) ask
+** once: such a refusal is final. It is known by the next request being another one. It counts
+** when the job fails of it, or at once when no garbage collection could help.
 **
 ** One worker per process: the state is static.
 */
@@ -49,7 +48,7 @@ void nsh_lua_offer(lua_CFunction host) {
   host_module = host;
 }
 
-/* The folder of the running program, in front of which "/.." may follow. */
+/* The folder of the running program, with room behind it for "/..". */
 static bool program_folder(char out[PATH_MAX]) {
   ssize_t n = readlink("/proc/self/exe", out, PATH_MAX - 1);
   char *slash;

@@ -1,7 +1,7 @@
 /*
-** The worker's loop: a job, its verdict, the next. Verdicts are posted at once; the
-** host is told of them later while more jobs are at hand and each of them is
-** expected to be short. How frames travel is in worker/channel.c.
+** The worker's loop: a job, its verdict, the next. Verdicts are posted at once. The host is
+** told of them later while more jobs are at hand and each of them is expected to be short. How
+** frames travel is in worker/channel.c.
 **
 ** There is one worker per process, so its state is static, and buffers that
 ** Lua's errors may jump over belong to the process.
@@ -144,7 +144,7 @@ static int api_take_id(lua_State *L) {
   return 1;
 }
 
-/* quota(bytes): what the running job may use. */
+/* quota(bytes): the limit of the running job. */
 static int api_quota(lua_State *L) {
   nsh_memory_limit_begin(w.L, luaL_checkinteger(L, 1), w.channel.slot, w.seq);
   return 0;
@@ -167,7 +167,7 @@ static int api_complain(lua_State *L) {
   return 0;
 }
 
-/* exit(status): what the handler wrote is not lost. */
+/* exit(status): output of the handler is not lost. */
 static int api_exit(lua_State *L) {
   int status = (int)luaL_checkinteger(L, 1);
   fflush(NULL);
@@ -261,7 +261,7 @@ static void report_verdict(lua_State *L) {
   nsl_unbox(box);
 }
 
-/* The handler was stopped; what it said meanwhile does not count. */
+/* Reports that the handler was stopped; a verdict that it gave meanwhile does not count. */
 static void report_stopped(nsh_why why) {
   nsh_report r = make_report(NS_RELEASE);
   if (why == NSH_WHY_TIMEOUT)
@@ -303,7 +303,7 @@ static bool is_last(void) {
   return (w.left > 0 && --w.left == 0) || is_fat();
 }
 
-/* Protected. Argument: the order. Results: those of run(job), a result, or nil and a
+/* Protected. Argument: the order. Results: the ones of run(job), a result, or nil and a
 ** verdict, and whether this worker is spent. */
 static int call_handler(lua_State *L) {
   const nsh_order *o = lua_touserdata(L, 1);
@@ -343,8 +343,8 @@ static void report_end(lua_State *L) {
                                        : ns_str("the job's end could not be told"));
 }
 
-/* Sets back what the job has left on its connection, in a place where nothing stops it.
-** A text on top of the stack: the attempt has failed, and why; else nothing is there. */
+/* Sets back the job's changes to its connection, in a place where nothing stops it. A text on
+** top of the stack: the attempt has failed, and why; else the stack is as before. */
 static ns_bytes reset_connection(lua_State *L, bool has_verdict) {
   int top = lua_gettop(L);
   lua_rawgeti(L, LUA_REGISTRYINDEX, w.reset);
@@ -368,9 +368,9 @@ static void restore_process(lua_State *L) {
   w.spent = !nsh_restore() || is_last() || w.spent;
 }
 
-/* Ends the job with one report, whatever happened. An error that arrives here
-** is not the handler's but in what surrounds it: memory is short, or a handler
-** has broken what our own code needs. Such a worker is replaced. */
+/* Ends the job with one report, whatever happened. An error that arrives here is not the
+** handler's. Memory is short, or a handler has broken data of our own code. Such a worker is
+** replaced. */
 static void run_protected(const nsh_order *o) {
   lua_State *L = w.L;
   ns_bytes error, left;
@@ -415,8 +415,8 @@ static void leave_in_order(void) {
   nsh_channel_leave(0);
 }
 
-/* The host has lost touch with the database: its claims may be of other holders by now.
-** Waits until it is back, or has taken job 'seq' back; the time then. */
+/* The host has lost touch with the database: other holders may have its claims by now. Waits
+** until it is back, or has taken job 'seq' back; returns the time then. */
 static int64_t wait_fresh(uint32_t seq) {
   int64_t now;
   nsh_channel_flush(&w.channel);
@@ -458,8 +458,8 @@ static void do_frame(nsh_frame *f) {
 
 /* ---------------------------------------------------------------- the life */
 
-/* Only the zygote may end us by SIGTERM; one that is sent to all processes of
-** a service is meant for the host, which then tells us. */
+/* Only the zygote may end us by SIGTERM. A SIGTERM for all processes of a service is meant for
+** the host, which then tells us. */
 static void on_term(int sig, siginfo_t *info, void *context) {
   (void)context;
   if (info->si_pid != getppid())
@@ -474,7 +474,7 @@ static void on_pipe(int sig) {
   (void)sig;
 }
 
-/* As many as was asked for, or up to an eighth fewer: not all at once. */
+/* The number asked for, or up to an eighth less: not all workers end at once. */
 static int64_t jobs_to_do(int64_t most) {
   return most - (int64_t)(ns_random() % (uint64_t)(most / 8 + 1));
 }

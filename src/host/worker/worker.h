@@ -1,10 +1,10 @@
 /*
 ** A worker: one process, one Lua state, one job at a time.
 **
-** Invariant: every job that the gate lets start gets exactly one verdict frame
-** or the worker dies; verdicts are sent in the order of the jobs. A worker has
-** no connection: what it needs from the database it asks the host for. (The host asserts that
-** each job has one verdict: exchange/exchange.c.)
+** Invariant: every job that the gate lets start gets exactly one verdict frame or the worker
+** dies. Verdicts are sent in the order of the jobs. A worker has no connection: it asks the
+** host for data of the database. (The host asserts that each job has one verdict:
+** exchange/exchange.c.)
 */
 #ifndef NSH_WORKER_WORKER_H
 #define NSH_WORKER_WORKER_H
@@ -39,9 +39,9 @@ void nsh_worker_main(void *arg, uint32_t index, int fd);
 
 /* ---------------------------------------------------------------- Lua states */
 
-/* Lua states as the program makes them: all standard libraries, the modules
-** nightshift.core and nightshift.host built in, and package.path in front of
-** which stands the folder of our Lua files, found relative to the program. */
+/* Lua states as the program makes them: all standard libraries, with the modules
+** nightshift.core and nightshift.host built in. In front of package.path stands the folder of
+** our Lua files, found relative to the program. */
 
 /* NULL: no memory. */
 lua_State *nsh_lua_new(void);
@@ -52,8 +52,8 @@ ns_bytes nsh_lua_text(lua_State *L, int idx);
 /* Message handler: error object -> text with traceback. [-1, +1] */
 int nsh_lua_traceback(lua_State *L);
 
-/* What `require "nightshift.host"` gives in states that are made from here on, in this
-** process and those forked from it. */
+/* The loader of `require "nightshift.host"` in states that are made from here on, in this
+** process and its children. */
 void nsh_lua_offer(lua_CFunction host);
 
 /* ------------------------------------------------- before scripts are loaded */
@@ -62,8 +62,8 @@ void nsh_lua_offer(lua_CFunction host);
 ** [-0, +0, m] */
 void nsh_interrupt_install(lua_State *L);
 
-/* Remembers what a job may change in its process. In the process that all workers are forked from.
-** */
+/* Remembers the parts of its process that a job may change. Runs in the process that all
+** workers are forked from. */
 void nsh_restore_begin(void);
 
 #endif
