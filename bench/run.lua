@@ -14,7 +14,9 @@
 local nightshift = require "nightshift"
 local report = require "bench.lib.report"
 local stage = require "bench.lib.stage"
+local verbs = require "bench.questions.verbs"
 
+-- In this order. Those that are not a file of their own name are in verbs.lua.
 local QUESTIONS = {
   "push", "claim", "handles", "work", "latency", "idle", "workers", "memory", "volume", "looking", "purge", "prune",
   "parked", "large", "flows",
@@ -92,7 +94,7 @@ print(report.preamble(facts))
 s:warm_up()
 
 for _, name in ipairs(QUESTIONS) do
-  local question = (not asked.only or asked.only[name]) and require("bench.questions." .. name)(s)
+  local question = (not asked.only or asked.only[name]) and (verbs[name] or require("bench.questions." .. name))(s)
   if question then
     question.name, question.rounds = name, asked.rounds or question.rounds or 3
     question.rows = measure(question, s)

@@ -1,4 +1,4 @@
-# Style, continuous integration, editors.
+# Style, continuous integration, editors, the pages as a site.
 
 LINT_C := $(wildcard src/*/*.c src/*/*/*.c bench/*/*.c spec/*/*.c)
 LINT_FLAGS = $(CPPFLAGS) $(ALL_SEE) -Ibench/floor $(MARIADB_CFLAGS) $(LUA_CFLAGS) -std=c11 $(WARN) -Werror
@@ -27,11 +27,11 @@ lint-cppcheck: # leaks: test-asan finds them
 	    --enable=warning,performance,portability \
 	    --suppress=memleak $(CPPFLAGS) $(ALL_SEE) src; }
 
-#: make ci          all of these, in slices: .ci/stages says how long each may take
-# .ci/stages has the list of stages and the time that each may take.
+#: make ci          all of these, in slices: .ci/run says how long each may take
+# .ci/run has the list of stages and the time that each may take.
 .PHONY: ci
 ci:
-	@env -u MAKEFLAGS -u MFLAGS .ci/stages
+	@env -u MAKEFLAGS -u MFLAGS .ci/run
 
 #: make format      clang-format over the C files
 .PHONY: format
@@ -52,3 +52,17 @@ compile_commands.json:
 	  } \
 	  END { print n ? "\n]" : "[]" }' $@.plan > $@
 	@rm -f $@.plan
+
+# The pages as a site, with two more that are made from annotations and the parser.
+# What pages link to goes along, so that MkDocs finds each link's end; it fails where one has none.
+SITE := README.md CONTRIBUTING.md CHANGELOG.md doc examples src/include $(wildcard src/*/README.md)
+
+#: make docs        README.md and doc/ as a site with a search box, into build/docs/html
+.PHONY: docs
+docs: all
+	@sh .ci/deps docs
+	@rm -rf $(O)/docs && mkdir -p $(O)/docs/pages
+	@cp -r --parents $(SITE) $(O)/docs/pages
+	@LUA_PATH="lua/?.lua;lua/?/init.lua;;" LUA_CPATH="$(O)/?.so;;" $(LUA) doc/reference.lua $(O)/docs/pages/doc
+	@cp doc/mkdocs.yml $(O)/docs && cd $(O)/docs && mkdocs build --quiet --strict
+	@echo "open $(O)/docs/html/index.html; for the search box: python3 -m http.server -b 127.0.0.1 -d $(O)/docs/html"

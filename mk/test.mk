@@ -162,7 +162,7 @@ test-valgrind valgrind: deps
 #: make test-cut-all    connections cut at every byte of every verb
 # Connections cut at every single byte of every verb; some minutes.
 .PHONY: test-cut-all
-test-cut-all: ARGS = spec/core/ambiguity_spec.lua
+test-cut-all: ARGS = --filter "at any byte" spec/core/cut_spec.lua
 test-cut-all: deps
 	@$(PARALLEL) tests
 	@$(call SPECS,LUA=$(LUA) NIGHTSHIFT_CUT=all,$(LUA))

@@ -74,7 +74,7 @@ FUZZ_LINK = $(CC) $(CPPFLAGS) $(ALL_SEE) $(NS_CFLAGS) $(LDFLAGS) -fsanitize=fuzz
 $(O)/fuzz-json $(O)/fuzz-options: $(O)/fuzz-%: spec/fuzz/lua.c spec/fuzz/fuzz.h $(LUAC_O) \
                                      $(PRIV_O) $(LIBRARY)
 	$(SAY) LINK $@
-	$(Q)$(FUZZ_LINK) $(LUA_CFLAGS) -DSCRIPT='"spec/fuzz/$*.lua"' $(FUZZ_WRAP:%=-Wl,--wrap=%) \
+	$(Q)$(FUZZ_LINK) $(LUA_CFLAGS) -DTARGET='"$*"' $(FUZZ_WRAP:%=-Wl,--wrap=%) \
 	  -o $@ $(filter %.c,$^) $(LUAC_O) $(PRIV_O) $(LIBRARY) $(MARIADB_LIBS) $(JANSSON_LIBS) $(LUA_LIBS) -lm
 
 $(O)/fuzz-%: spec/fuzz/%.c spec/fuzz/fuzz.h $(O)/host/ipc/frame.o $(LIBRARY)

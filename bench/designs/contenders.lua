@@ -153,10 +153,28 @@ local function write(path, ...)
   assert(file:write(...))
 end
 
+-- What a host runs, whatever the jobs are called: a handler writes down that a job has begun, in one
+-- write to a file of many writers, and sleeps as long as a job takes.
+local HANDLERS <const> = [[
+local core = require "nightshift.core"
+local path <const>, seconds <const> = %q, %.6f
+local file
+local function nap(job)
+  if not file then
+    file = assert(io.open(path, "ab"))
+    file:setvbuf "full" -- one write at each flush
+  end
+  file:write((job.row or job.id), "\n")
+  file:flush()
+  core.sleep(seconds)
+end
+return { nap = nap, migrate = nap, job_queue = nap, queue_table = nap, worker_queue = nap, checkout = nap }
+]]
+
 -- The files of a host: its handlers, what they write, and the table that it adopts.
 local function host_files(c, asked)
   local files = { log = os.tmpname(), jobs = os.tmpname(), mapping = os.tmpname() }
-  write(files.jobs, ("return require 'bench.designs.naps'(%q, %.6f)"):format(files.log, asked.job_ms / 1000))
+  write(files.jobs, HANDLERS:format(files.log, asked.job_ms / 1000))
   write(files.mapping, ("return require 'spec.support.designs'.map(%q, { alone = %q })"):format(c.group,
     c.group == "worker_queue"))
   return files

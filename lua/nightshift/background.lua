@@ -13,9 +13,9 @@
 -- With `wait` the parent is parked until its child has ended and then ends the
 -- same way, so that jobs that wait for the parent wait for the operation.
 
-local decimal = require "nightshift.decimal"
 local jobs = require "nightshift.job"
 local options = require "nightshift.options"
+local units = require "nightshift.units"
 
 local raise = options.raise
 local error_text = jobs.error_text
@@ -47,7 +47,7 @@ local function number(bounds, is_good)
   return function(value, what)
     if type(value) ~= "number" then raise("%s must be a number, got %s", what, type(value)) end
     if is_good(value) then return value end
-    return nil, ("%s must be %s, got %s"):format(what, bounds, decimal.text(value))
+    return nil, ("%s must be %s, got %s"):format(what, bounds, units.number(value))
   end
 end
 
@@ -74,7 +74,7 @@ end
 local function check_together(def)
   for _, key in ipairs { "max_every", "deadline" } do
     if def.every and def[key] and def[key] < def.every then
-      raise("background: %s (%s s) is shorter than every (%s s)", key, decimal.text(def[key]), decimal.text(def.every))
+      raise("background: %s (%s s) is shorter than every (%s s)", key, units.number(def[key]), units.number(def.every))
     end
   end
   if def.on_timeout and not def.deadline and not def.max_polls then

@@ -1,4 +1,4 @@
---- Loading handler files.
+--- Loading handler files, and what they register beside handlers: functions for each worker.
 --
 -- A handler file is a Lua chunk that returns a table {name = handler}; a
 -- handler is a function, a function with limits or a schedule, {run = function, memory =
@@ -207,6 +207,39 @@ end
 function handlers.unknown(name, names)
   local known = #names > 0 and table.concat(names, ", ") or "none"
   return ("no handler named '%s'; known: %s"):format(name, known)
+end
+
+-- ------------------------------------------------------- functions for each worker
+
+-- `nightshift.on` registers them while scripts are loaded, in the process that forks the workers,
+-- so each worker has them. An error in one is told to the host, and keeps no worker from work.
+
+local EVENTS = { ["worker.start"] = {}, ["worker.stop"] = {} }
+
+--- Has a function called in each worker: at its start, before its first job, or at its
+-- orderly end.
+---@param event "worker.start"|"worker.stop"
+---@param fn fun()
+function handlers.on(event, fn)
+  if not EVENTS[event] then
+    options.raise("on: the event must be 'worker.start' or 'worker.stop', got '%s'", tostring(event))
+  end
+  if type(fn) ~= "function" then options.raise("on: '%s' wants a function, got %s", event, type(fn)) end
+  table.insert(EVENTS[event], fn)
+end
+
+local function hook_traceback(err)
+  return (job.traceback(err, 2):gsub("\n%s*%[C%]: in function 'xpcall'.*$", ""))
+end
+
+--- Calls what was registered, one after the other.
+---@param event string
+---@param complain fun(event: string, text: string) called with each error
+function handlers.call(event, complain)
+  for _, fn in ipairs(EVENTS[event]) do
+    local ok, message = xpcall(fn, hook_traceback)
+    if not ok then complain(event, message) end
+  end
 end
 
 return handlers

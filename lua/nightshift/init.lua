@@ -7,7 +7,7 @@ local address = require "nightshift.address"
 local background = require "nightshift.background"
 local core = require "nightshift.core"
 local db = require "nightshift.db"
-local hooks = require "nightshift.hooks"
+local handlers = require "nightshift.handlers"
 local mutex = require "nightshift.mutex"
 local options = require "nightshift.options"
 
@@ -19,7 +19,7 @@ local nightshift = {
   encode = core.encode,     --- value -> JSON text
   decode = core.decode,     --- JSON text -> value
   background = background.define,
-  on = hooks.on,            --- has a function called in each worker of a host
+  on = handlers.on,         --- has a function called in each worker of a host
   shared = core.shared,     --- a dict that all workers of a host share
   mutex = mutex.new,        --- one holder at a time on this host
   semaphore = mutex.semaphore, --- at most n of them

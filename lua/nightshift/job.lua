@@ -8,10 +8,10 @@
 -- raise is the failure's message, while a returned nil would read as "done".
 
 local core = require "nightshift.core"
-local http_date = require "nightshift.http_date"
 local options = require "nightshift.options"
 local results = require "nightshift.results"
 local scope = require "nightshift.scope"
+local units = require "nightshift.units"
 
 local raise = options.raise
 
@@ -206,7 +206,7 @@ local LATEST = 3155760000 -- a century; no delay is longer
 --- Seconds that a response's headers ask for; nil when they say nothing usable.
 local function asked(retry_after, date)
   local delay = retry_after
-  if type(retry_after) == "string" then delay = http_date.delay(retry_after, date) end
+  if type(retry_after) == "string" then delay = units.retry_after(retry_after, date) end
   if not delay or delay ~= delay then return nil end
   return math.max(SOONEST, math.min(delay, LATEST))
 end

@@ -8,8 +8,8 @@
 -- called on the spot: db:lock "report" (fn).
 
 local core = require "nightshift.core"
-local decimal = require "nightshift.decimal"
 local options = require "nightshift.options"
+local units = require "nightshift.units"
 
 local raise = options.raise
 
@@ -81,7 +81,7 @@ local function take(self, timeout)
   local token, message, code, again_in = self._handle:slot_acquire(self.name, self._n, timeout > 0 and 0 or -1)
   if code == "BUSY" and timeout > 0 then token, message, code = wait(self, start, timeout, again_in) end
   if code ~= "BUSY" then return token, message, code end
-  if timeout > 0 then message = ("waited %s s: %s"):format(decimal.text(timeout), message) end
+  if timeout > 0 then message = ("waited %s s: %s"):format(units.number(timeout), message) end
   return nil, ("%s '%s': %s"):format(self._kind, self.name, message), code
 end
 

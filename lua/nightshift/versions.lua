@@ -7,7 +7,7 @@
 -- that run the same texts run the same version.
 
 local core = require "nightshift.core"
-local span = require "nightshift.decimal".span
+local span = require "nightshift.units".span
 
 -- Scripts may change the library while they are loaded.
 local open, searchpath, utf8_len = io.open, package.searchpath, utf8.len

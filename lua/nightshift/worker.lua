@@ -10,7 +10,6 @@
 local address = require "nightshift.address"
 local core = require "nightshift.core"
 local handlers = require "nightshift.handlers"
-local hooks = require "nightshift.hooks"
 local job = require "nightshift.job"
 local mutex = require "nightshift.mutex"
 local options = require "nightshift.options"
@@ -249,12 +248,12 @@ function worker.prepare(files, api, connection, memory, max_children)
   -- math.randomseed() by itself would seed all workers of one second alike
   local function begin(a, b)
     math.randomseed(a, b)
-    hooks.run("worker.start", api.complain)
+    handlers.call("worker.start", api.complain)
   end
   local backend = make_backend(api, connection, max_children)
   return { names = names, version = version.short, files = version.files, schedules = schedules }, begin,
     make_run({ functions = functions, names = names, memory = limits, phases = phases }, api, backend, standard),
-    make_reset(backend), function() hooks.run("worker.stop", api.complain) end
+    make_reset(backend), function() handlers.call("worker.stop", api.complain) end
 end
 
 return worker

@@ -1,6 +1,6 @@
 /*
-** Fuzzes the binding from inside Lua: SCRIPT is a Lua file that returns a
-** function of the input, and an error it raises is a finding. One Lua state
+** Fuzzes the binding from inside Lua: TARGET is one of targets.lua, which returns a
+** function of the input for each, and an error that it raises is a finding. One Lua state
 ** serves all inputs.
 **
 ** The database is a dummy. Below are the functions of the core that would
@@ -17,8 +17,8 @@
 #include "../../src/lua/nsl.h"
 #include "link/url.h"
 
-#ifndef SCRIPT
-#define SCRIPT "spec/fuzz/json.lua"
+#ifndef TARGET
+#define TARGET "json"
 #endif
 
 int LLVMFuzzerInitialize(int *argc, char ***argv);
@@ -164,10 +164,6 @@ static void must(int status) {
   abort();
 }
 
-#ifndef SCRIPT
-#define SCRIPT "spec/fuzz/json.lua"
-#endif
-
 int LLVMFuzzerInitialize(int *argc, char ***argv) {
   (void)argc;
   (void)argv;
@@ -180,8 +176,10 @@ int LLVMFuzzerInitialize(int *argc, char ***argv) {
   lua_settop(L, 0);
   must(luaL_dostring(L, "package.path = './lua/?.lua;./lua/?/init.lua;./?.lua'"));
   lua_pushcfunction(L, traceback); /* index 1 */
-  must(luaL_loadfile(L, SCRIPT));
-  must(lua_pcall(L, 0, 1, 1)); /* index 2: the function */
+  must(luaL_loadfile(L, "spec/fuzz/targets.lua"));
+  must(lua_pcall(L, 0, 1, 1));
+  lua_getfield(L, 2, TARGET);
+  lua_replace(L, 2); /* index 2: the function */
   return 0;
 }
 

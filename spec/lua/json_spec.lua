@@ -1,9 +1,9 @@
 -- JSON to and from Lua values, exact numbers, errors that name the place; dates of HTTP.
 
 local core = require "nightshift.core"
-local http_date = require "nightshift.http_date"
 local nst = require "nst"
 local proc = require "spec.support.proc"
+local units = require "nightshift.units"
 
 -- A locale with a decimal comma, made here, so that none has to be installed.
 local locale = { name = "de_DE.UTF-8" }
@@ -481,7 +481,7 @@ describe("a date of HTTP", function()
   it("is read in all three forms", function()
     for _, text in ipairs { "Sun, 06 Nov 1994 08:49:37 GMT", "Sunday, 06-Nov-94 08:49:37 GMT",
       "Sun Nov  6 08:49:37 1994", "  Sun, 06 Nov 1994 08:49:37 GMT\t" } do
-      assert.equal(784111777, http_date.parse(text))
+      assert.equal(784111777, units.http_date(text))
     end
   end)
 
@@ -494,21 +494,21 @@ describe("a date of HTTP", function()
       for month, name in ipairs(names) do
         for day = 1, lengths[month] + (month == 2 and leap and 1 or 0) do
           if proc.limit(1) == 1 or year % 100 < 5 then -- where time runs slower, some of the years
-            assert(at == http_date.parse(("Mon, %02d %s %d 00:00:00 GMT"):format(day, name, year)), at)
+            assert(at == units.http_date(("Mon, %02d %s %d 00:00:00 GMT"):format(day, name, year)), at)
           end
           at = at + 86400
         end
-        assert.is_nil(http_date.parse(("Mon, 32 %s %d 00:00:00 GMT"):format(name, year)))
+        assert.is_nil(units.http_date(("Mon, 32 %s %d 00:00:00 GMT"):format(name, year)))
       end
-      if not leap then assert.is_nil(http_date.parse(("Mon, 29 Feb %d 00:00:00 GMT"):format(year))) end
+      if not leap then assert.is_nil(units.http_date(("Mon, 29 Feb %d 00:00:00 GMT"):format(year))) end
     end
   end)
 
   it("of two digits is at most fifty years ahead", function()
     local now = 1767225600 -- 2026-01-01
-    assert.equal(3344976000, http_date.parse("Tuesday, 31-Dec-75 00:00:00 GMT", now))
-    assert.equal(220838400, http_date.parse("Friday, 31-Dec-76 00:00:00 GMT", now))
-    assert.equal(1798675200, http_date.parse("Thursday, 31-Dec-26 00:00:00 GMT", now))
+    assert.equal(3344976000, units.http_date("Tuesday, 31-Dec-75 00:00:00 GMT", now))
+    assert.equal(220838400, units.http_date("Friday, 31-Dec-76 00:00:00 GMT", now))
+    assert.equal(1798675200, units.http_date("Thursday, 31-Dec-26 00:00:00 GMT", now))
   end)
 
   it("is nothing else", function()
@@ -518,7 +518,7 @@ describe("a date of HTTP", function()
       "Son, 06 Nov 1994 08:49:37 GMT", "Sunny, 06-Nov-94 08:49:37 GMT", "Sun, 06-Nov-94 08:49:37 GMT",
       "Sun, 06 Now 1994 08:49:37 GMT", "Sunday, 06-Now-94 08:49:37 GMT", "Sun Now  6 08:49:37 1994",
       "1994-11-06T08:49:37Z", "Sun, 06 Nov 1994 08:49:37 GMT, 120", ("9"):rep(10000) } do
-      assert.is_nil(http_date.parse(text), text)
+      assert.is_nil(units.http_date(text), text)
     end
   end)
 end)
@@ -526,28 +526,28 @@ end)
 describe("a Retry-After", function()
   it("is a number of seconds", function()
     for text, delay in pairs { ["120"] = 120, [" 120 "] = 120, ["0"] = 0, ["-5"] = -5, ["1.5"] = 1.5 } do
-      assert.equal(delay, http_date.delay(text))
+      assert.equal(delay, units.retry_after(text))
     end
-    assert.is_true(http_date.delay(("9"):rep(400)) == math.huge)
+    assert.is_true(units.retry_after(("9"):rep(400)) == math.huge)
     for _, text in ipairs { "", "5m", "0x10", "1e3", "1,2", "nan", "inf", "12 0" } do
-      assert.is_nil(http_date.delay(text), text)
+      assert.is_nil(units.retry_after(text), text)
     end
   end)
 
   it("is a date, by the clock of the server that sent it", function()
     local date = "Sun, 06 Nov 1994 08:49:37 GMT"
-    assert.equal(60, http_date.delay("Sun, 06 Nov 1994 08:50:37 GMT", date))
-    assert.equal(-60, http_date.delay("Sun, 06 Nov 1994 08:48:37 GMT", date))
-    assert.equal(60, http_date.delay("Sunday, 06-Nov-94 08:50:37 GMT", date))
+    assert.equal(60, units.retry_after("Sun, 06 Nov 1994 08:50:37 GMT", date))
+    assert.equal(-60, units.retry_after("Sun, 06 Nov 1994 08:48:37 GMT", date))
+    assert.equal(60, units.retry_after("Sunday, 06-Nov-94 08:50:37 GMT", date))
   end)
 
   it("is a date, by our clock when that server told none", function()
     local text = os.date("!%a, %d %b %Y %H:%M:%S GMT", os.time() + 100)
     for _, date in ipairs { "", "yesterday" } do
-      local delay = http_date.delay(text, date)
+      local delay = units.retry_after(text, date)
       assert.is_true(delay >= 98 and delay <= 100, delay)
     end
-    assert.is_true(http_date.delay(text) >= 98)
+    assert.is_true(units.retry_after(text) >= 98)
   end)
 end)
 

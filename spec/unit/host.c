@@ -18,11 +18,10 @@
 #include "clock.h"
 #include "dispatcher/turn.h"
 #include "handle.h"
+#include "host.h"
 #include "ipc/ipc.h"
 #include "log.h"
-#include "pool/prefetch.h"
-#include "process/process.h"
-#include "rlimits.h"
+#include "pool/process.h"
 
 #define CHECK(x)                                                              \
   do                                                                          \

@@ -1,4 +1,248 @@
--- Statements of a push. Sorted by name.
+-- Statements of a push (push_…), about jobs that wait for jobs (edge_…), about dependents of ended
+-- jobs (depend_…), and about signals to jobs (signal_…). None on dependents waits for the lock of
+-- another session. Sorted by name.
+
+-- name: depend_cut
+-- Array-bound. Params: first target, last target, how many edges they have. Key: PRIMARY of
+-- edge, a range in which every target has ended. Siblings have ids in a row: five times as fast
+-- as one key at a time. The limit keeps it from the edge behind the range, which may belong to
+-- a push that is not committed.
+DELETE FROM nightshift_edge WHERE on_id BETWEEN ? AND ?
+ORDER BY on_id, job_id LIMIT ?
+
+-- name: depend_cut_one
+-- Array-bound. Params: target, job. Key: PRIMARY of edge.
+DELETE FROM nightshift_edge WHERE on_id = ? AND job_id = ?
+
+-- name: depend_dangling
+-- Params: a target, rows. Keys: PRIMARY of edge, the next targets; PRIMARY of job,
+-- met and finished. Which of them are no jobs, though there is nothing to resolve.
+SELECT e.on_id, j.id IS NULL AND m.on_id IS NULL AS dangles,
+  COALESCE(f.outcome <> 'done', TRUE) AS failed
+FROM (SELECT DISTINCT on_id FROM nightshift_edge WHERE on_id > ? ORDER BY on_id LIMIT ?) e
+LEFT JOIN nightshift_job j ON j.id = e.on_id
+LEFT JOIN nightshift_met m ON m.on_id = e.on_id
+LEFT JOIN nightshift_finished f ON f.id = e.on_id
+
+-- name: depend_edges
+-- Params: [id,…] of jobs that have ended. Key: PRIMARY of edge by on_id. No
+-- locks: the writer of an edge has locked its target before.
+SELECT STRAIGHT_JOIN e.on_id, e.job_id
+FROM JSON_TABLE(?, {ids}) v
+JOIN nightshift_edge e FORCE INDEX (PRIMARY) ON e.on_id = v.id
+
+-- name: depend_edges_between
+-- Params: first target, last target, rows. Key: PRIMARY of edge, a range. As depend_edges, for
+-- ids that stand close together, with the edges of other ids between them. No locks.
+SELECT on_id, job_id FROM nightshift_edge FORCE INDEX (PRIMARY)
+WHERE on_id BETWEEN ? AND ? LIMIT ?
+
+-- name: depend_lock
+-- Params: [id,…] of jobs that wait. Key: PRIMARY of job, one row at a time;
+-- locks them, skipping locked rows.
+SELECT STRAIGHT_JOIN j.id, j.queue_id, j.rank, j.run, j.unmet, j.due, j.on_fail,
+  j.ukey, {now} AS now, j.waits, CRC32(j.name) AS kind
+FROM JSON_TABLE(?, {ids}) v
+JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id
+FOR UPDATE SKIP LOCKED
+
+-- name: depend_met
+-- Params: [[how many edges were met,job],…], each job once. Key: PRIMARY of job, one
+-- row at a time, locked by depend_lock. A job without a wait is not parked.
+-- A third of the time of an array-bound update. The order of the assignments does not
+-- matter: all values are taken before the row changes, or waits is first. A count that
+-- is too low must not stop each caller that comes with its last edges.
+UPDATE JSON_TABLE(?, '$[*]' COLUMNS (met INT UNSIGNED PATH '$[0]', id BIGINT PATH '$[1]')) v
+STRAIGHT_JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id
+SET j.waits = IF(j.unmet <= v.met, NULL, j.waits), j.unmet = j.unmet - LEAST(j.unmet, v.met)
+
+-- name: depend_pending
+-- Params: target to begin behind, rows. Key: PRIMARY of met; locks its rows, skipping edges
+-- that are being resolved.
+SELECT on_id, failed FROM nightshift_met FORCE INDEX (PRIMARY)
+WHERE on_id > ? ORDER BY on_id LIMIT ? FOR UPDATE SKIP LOCKED
+
+-- name: depend_pending_add
+-- Params: failed, [id,…] of jobs that have ended. Keys: PRIMARY of edge and of met. Records the
+-- ones that have dependents, to be resolved later.
+INSERT IGNORE INTO nightshift_met (on_id, failed)
+SELECT STRAIGHT_JOIN DISTINCT v.id, ?
+FROM JSON_TABLE(?, {ids}) v
+JOIN nightshift_edge e FORCE INDEX (PRIMARY) ON e.on_id = v.id
+
+-- name: depend_pending_any
+-- Key: PRIMARY of met, which is mostly empty. No locks.
+SELECT 1 FROM nightshift_met LIMIT 1
+
+-- name: depend_resolved
+-- Params: [id,…]. Key: PRIMARY of met, locked by depend_pending.
+DELETE m FROM JSON_TABLE(?, {ids}) v
+STRAIGHT_JOIN nightshift_met m FORCE INDEX (PRIMARY) ON m.on_id = v.id
+
+-- name: depend_there
+-- Params: [id,…]. Key: PRIMARY of job; no locks. Tells a locked job from a missing one.
+SELECT STRAIGHT_JOIN j.id FROM JSON_TABLE(?, {ids}) v
+JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id
+
+-- name: edge_after
+-- Params: live job. Keys: PRIMARY of job and finished. Which jobs it was pushed to wait
+-- for, in that order: not its children, in a flow, and not its parent, that said "again".
+SELECT a.id
+FROM nightshift_job w
+STRAIGHT_JOIN JSON_TABLE(w.after_ids,
+  '$[*]' COLUMNS (n FOR ORDINALITY, id BIGINT PATH '$')) a
+LEFT JOIN nightshift_job j ON j.id = a.id
+LEFT JOIN nightshift_finished f ON f.id = a.id
+WHERE w.id = ? AND a.id <> COALESCE(w.parent, 0) AND COALESCE(j.parent, f.parent, 0) <> w.id
+ORDER BY a.n
+
+-- name: edge_children
+-- Params: [id,…] of parents. Keys: PRIMARY of child, a range each, and of job, row
+-- by row. The children that live; they are locked by edge_children_lock, or our own.
+SELECT STRAIGHT_JOIN c.parent, j.id
+FROM JSON_TABLE(?, {ids}) v
+JOIN nightshift_child c FORCE INDEX (PRIMARY) ON c.parent = v.id
+JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = c.id
+
+-- name: edge_children_failed
+-- Params: [[parent,lease of its run],…]. Keys: PRIMARY of lease; of child, a range
+-- each, and of finished. The children that have failed since that run was claimed.
+SELECT STRAIGHT_JOIN c.parent, f.id
+FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$[0]', lease BIGINT PATH '$[1]')) v
+JOIN nightshift_lease l FORCE INDEX (PRIMARY) ON l.id = v.lease
+JOIN nightshift_child c FORCE INDEX (PRIMARY) ON c.parent = v.id
+JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = c.id
+WHERE f.outcome <> 'done' AND f.finished_at >= l.claimed
+
+-- name: edge_children_lock
+-- Params: [id,…] of parents. Keys: as edge_children. Shared locks on the live children,
+-- skipping children that are being ended.
+SELECT STRAIGHT_JOIN c.parent, j.id
+FROM JSON_TABLE(?, {ids}) v
+JOIN nightshift_child c FORCE INDEX (PRIMARY) ON c.parent = v.id
+JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = c.id
+LOCK IN SHARE MODE SKIP LOCKED
+
+-- name: edge_circle
+-- Params: parent, parent. Keys: PRIMARY of edge, and of job. A live child that waits for a job
+-- that waits for its parent.
+WITH RECURSIVE up (id) AS (
+  SELECT job_id FROM nightshift_edge WHERE on_id = ?
+  UNION
+  SELECT STRAIGHT_JOIN e.job_id FROM up
+  JOIN nightshift_edge e FORCE INDEX (PRIMARY) ON e.on_id = up.id)
+SELECT STRAIGHT_JOIN MIN(up.id) FROM up
+JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = up.id AND j.parent = ?
+
+-- name: edge_circle_turn
+-- Key: PRIMARY of meta, a row that always is there; locked until the commit,
+-- unless it is taken. Writers of edges that may close a circle take turns by it.
+SELECT name FROM nightshift_meta WHERE name = 'schema' FOR UPDATE SKIP LOCKED
+
+-- name: edge_circle_wait
+-- Key: as edge_circle_turn; waits for its owner.
+SELECT name FROM nightshift_meta WHERE name = 'schema' FOR UPDATE
+
+-- name: edge_count
+-- Params: parent. Keys: as edge_results.
+SELECT COUNT(*) AS n FROM nightshift_job p
+STRAIGHT_JOIN nightshift_child c FORCE INDEX (PRIMARY) ON c.parent = p.id
+LEFT JOIN nightshift_finished o
+  ON c.seq < p.since AND o.id = c.id AND o.finished_at < p.created
+WHERE p.id = ? AND o.id IS NULL
+
+-- name: edge_counts
+-- Params: [id,…] of parents. Keys: PRIMARY of edge, a range each; of child, a range
+-- each; and of job. How many children wait for it; how many live; does a job wait for it;
+-- and a live child of it for something? No locks: locked rows count.
+SELECT v.id,
+  (SELECT STRAIGHT_JOIN COUNT(*) FROM nightshift_edge e FORCE INDEX (PRIMARY)
+   JOIN nightshift_job h FORCE INDEX (PRIMARY) ON h.id = e.job_id AND h.parent = e.on_id
+   WHERE e.on_id = v.id),
+  (SELECT STRAIGHT_JOIN COUNT(*) FROM nightshift_child c FORCE INDEX (PRIMARY)
+   JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = c.id WHERE c.parent = v.id),
+  COALESCE((SELECT 1 FROM nightshift_edge t FORCE INDEX (PRIMARY) WHERE t.on_id = v.id LIMIT 1), 0),
+  COALESCE((SELECT STRAIGHT_JOIN 1 FROM nightshift_child d FORCE INDEX (PRIMARY)
+    JOIN nightshift_job k FORCE INDEX (PRIMARY) ON k.id = d.id
+    WHERE d.parent = v.id AND k.unmet > 0 LIMIT 1), 0)
+FROM JSON_TABLE(?, {ids}) v
+
+-- name: edge_dependents
+-- Params: [id,…] of parents, locked. Keys: PRIMARY of child and of edge, one row of each. (The
+-- server would turn EXISTS into a scan of a table that was small.) Parents that have children,
+-- or dependents. No locks.
+SELECT v.id FROM JSON_TABLE(?, {ids}) v
+WHERE (SELECT 1 FROM nightshift_child c FORCE INDEX (PRIMARY) WHERE c.parent = v.id LIMIT 1) = 1
+  OR (SELECT 1 FROM nightshift_edge e FORCE INDEX (PRIMARY) WHERE e.on_id = v.id LIMIT 1) = 1
+
+-- name: edge_ended
+-- Params: job. Key: PRIMARY of finished. Whether it failed; no row: unknown.
+SELECT outcome <> 'done' FROM nightshift_finished WHERE id = ?
+
+-- name: edge_followed
+-- Params: [id,…]. Keys: PRIMARY of finished and of job. The outcomes of these jobs, in their
+-- order; a job in neither table is not known any more. Stops at 4 MiB of results.
+SELECT v.id, COALESCE(f.name, j.name) AS name,
+  IF(j.id IS NULL, COALESCE(f.outcome, 'gone'), NULL) AS outcome, f.result, f.reason, f.error
+FROM (SELECT w.n, w.id, w.bytes, SUM(w.bytes) OVER (ORDER BY w.n) AS upto
+  FROM (SELECT u.n, u.id, COALESCE(LENGTH(e.result), 0) + COALESCE(LENGTH(e.error), 0) AS bytes
+    FROM JSON_TABLE(?, '$[*]' COLUMNS (n FOR ORDINALITY, id BIGINT PATH '$')) u
+    LEFT JOIN nightshift_finished e ON e.id = u.id) w) v
+LEFT JOIN nightshift_finished f ON f.id = v.id
+LEFT JOIN nightshift_job j ON j.id = v.id
+WHERE v.upto - v.bytes < 4194304
+ORDER BY v.n
+
+-- name: edge_held
+-- Params: [id,…] of parents. Keys: PRIMARY of edge, a range each, and of job. The
+-- children that wait for their parent; locks them, skipping locked rows.
+SELECT STRAIGHT_JOIN e.on_id, j.id, j.queue_id, j.rank, j.run, j.unmet, j.due, {now} AS now,
+  CRC32(j.name) AS kind
+FROM JSON_TABLE(?, {ids}) v
+JOIN nightshift_edge e FORCE INDEX (PRIMARY) ON e.on_id = v.id
+JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = e.job_id AND j.parent = e.on_id
+FOR UPDATE SKIP LOCKED
+
+-- name: edge_lock
+-- Params: job. Key: PRIMARY; a shared lock on its row, which waits for a session that is ending it.
+SELECT id FROM nightshift_job WHERE id = ? LOCK IN SHARE MODE
+
+-- name: edge_lock_free
+-- Params: job. Key: PRIMARY; the same lock, if the row is not locked.
+SELECT id FROM nightshift_job WHERE id = ? LOCK IN SHARE MODE SKIP LOCKED
+
+-- name: edge_more
+-- Array-bound. Params: how many more it waits for, job. Key: PRIMARY of job,
+-- locked.
+UPDATE nightshift_job SET unmet = unmet + ? WHERE id = ?
+
+-- name: edge_parent
+-- Params: job. Key: PRIMARY; locks the parent's row. The job is one more child, for which the
+-- parent waits if it waits for its children.
+SELECT root, NULLIF(waits, 'signal'), paused, deadline, run FROM nightshift_job
+WHERE id = ? FOR UPDATE
+
+-- name: edge_results
+-- Params: parent, limit, offset. Keys: PRIMARY of job, of child, a range, and of finished and
+-- job. The outcomes of the children, in the order of spawning; without children that had ended
+-- before their parent was retried. Stops at 4 MiB of results.
+SELECT v.id, COALESCE(f.name, j.name) AS name, f.outcome, f.result, f.reason, f.error
+FROM (SELECT w.seq, w.id, w.bytes, SUM(w.bytes) OVER (ORDER BY w.seq, w.id) AS upto
+  FROM (SELECT u.seq, u.id, COALESCE(LENGTH(e.result), 0) + COALESCE(LENGTH(e.error), 0) AS bytes
+    FROM (SELECT c.seq, c.id FROM nightshift_job p
+      STRAIGHT_JOIN nightshift_child c FORCE INDEX (PRIMARY) ON c.parent = p.id
+      LEFT JOIN nightshift_finished o
+        ON c.seq < p.since AND o.id = c.id AND o.finished_at < p.created
+      WHERE p.id = ? AND o.id IS NULL ORDER BY c.seq, c.id LIMIT ? OFFSET ?) u
+    LEFT JOIN nightshift_finished e ON e.id = u.id) w) v
+LEFT JOIN nightshift_finished f ON f.id = v.id
+LEFT JOIN nightshift_job j ON j.id = v.id
+WHERE v.upto - v.bytes < 4194304
+ORDER BY v.seq, v.id
+
+-- name: edge_there
+-- Params: job. Key: PRIMARY; no locks.
+SELECT id FROM nightshift_job WHERE id = ?
 
 -- name: push_child
 -- Array-bound. Params: parent, seq, job. Key: PRIMARY.
@@ -122,3 +366,35 @@ SELECT job_id FROM nightshift_unique_key WHERE queue_id = ? AND ukey = ?
 -- that row, as this does; a snapshot may be older.
 SELECT job_id FROM nightshift_unique_key WHERE queue_id = ? AND ukey = ?
 LOCK IN SHARE MODE
+
+-- name: signal_call
+-- Params: job, value, name. See the procedure.
+CALL nightshift_signal(?, ?, ?)
+
+-- name: signal_find
+-- Params: job, name. Key: PRIMARY of signal. A signal under this name, or without a name.
+SELECT 1 FROM nightshift_signal WHERE job_id = ? AND name IN ('', ?) LIMIT 1
+
+-- name: signal_forget
+-- Params: job, instant at which its used signal was sent, whether the other signals go, too.
+-- Key: PRIMARY of signal, by its job. Later signals stay.
+DELETE nightshift_signal FROM nightshift_signal FORCE INDEX (PRIMARY)
+WHERE job_id = ? AND (sent = ? OR ?)
+
+-- name: signal_limit
+-- Params: bytes. The limit of a value in this session; the procedure's own limit is 1 MiB.
+SET @nightshift_max_payload = ?
+
+-- name: signal_live
+-- Params: job. Key: PRIMARY of job; locks the row, waiting for it.
+SELECT 1 FROM nightshift_job WHERE id = ? FOR UPDATE
+
+-- name: signal_park
+-- Params: phases, name, µs that it waits, twice, µs that it would wait if nothing was sent,
+-- state (NULL keeps it), job. Not beyond its own deadline. Key: PRIMARY of job,
+-- locked by settle_lock.
+UPDATE nightshift_job SET run = run + 1, phase = phase + 1, phases = ?, lost = 0,
+  missed = 0, missing_since = NULL, waits = 'signal', awaits = ?,
+  due = LEAST({now} + ?, COALESCE(GREATEST(deadline, {now}), {now} + ?)), wish = {now} + ?,
+  state = COALESCE(?, state)
+WHERE id = ?

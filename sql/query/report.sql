@@ -1,4 +1,4 @@
--- Reports for people: listings, trees, the counts of `status` (lua/nightshift/report/counts.lua
+-- Reports for people: listings, trees, the counts of `status` (lua/nightshift/report/init.lua
 -- says how far they go) and the facts that db:why asks for. Nothing here writes and nothing
 -- locks: every statement is a plain consistent read. Listings run by key and stop at their
 -- LIMIT; payloads are left to the job's own page. A NULL filter means "any".

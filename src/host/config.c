@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "nsl_conv.h"
+#include "nsl.h"
 
 #define WHAT "work: "
 

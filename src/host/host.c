@@ -15,8 +15,6 @@
 
 #include "clock.h"
 #include "log.h"
-#include "mode.h"
-#include "rlimits.h"
 #include "shared/shared.h"
 
 #define PING_US NS_SECOND /* between looks at the zygotes, with jobs */

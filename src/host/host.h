@@ -1,11 +1,226 @@
 /*
-** The host: the process that `nightshift work` is. It puts loop, dispatcher,
-** zygotes and workers together and answers signals.
+** The host: the process that `nightshift work` is. It puts loop, dispatcher, zygotes and workers
+** together and answers signals. The files that stand beside the folders declare here what they
+** use of each other. Configuration and scripts have headers of their own, which folders use.
 */
 #ifndef NSH_HOST_H
 #define NSH_HOST_H
 
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <uv.h>
+
 #include "config.h"
+#include "dispatcher/dispatcher.h"
+#include "exchange/exchange.h"
+#include "pool/pool.h"
+#include "process/process.h"
+#include "scripts.h"
+
+/* ------------------------------------------ limits of the machine: rlimits.c */
+
+/*
+** The resources that the machine lets a host have: processes, files, memory. Asked before
+** anything is started, so that a limit is named in one message and not met by
+** the ten-thousandth worker.
+**
+** Invariant: a limit that cannot be read is none. (Not asserted: each reader says so by
+** itself.)
+*/
+
+#define NSH_UNLIMITED INT64_MAX
+
+/* The room that is left. */
+typedef struct nsh_limits {
+  int64_t files;       /* descriptors of one process */
+  int64_t user_tasks;  /* processes and threads of the workers' user */
+  int64_t group_tasks; /* of our control group and its parents */
+  int64_t pids;        /* numbers for processes */
+  int64_t tasks;       /* of the kernel */
+  int64_t memory;      /* bytes that are available */
+  int64_t group_memory; /* bytes, of our control group */
+} nsh_limits;
+
+/* Reads them; 'root' is in front of /proc and /sys, "" on a machine. */
+void nsh_limits_read(nsh_limits *have, const char *root, const nsh_config *cfg);
+
+/* Do 'workers' workers fit? Errors: INVALID, with the amount needed, the amount there is and
+** the limit to raise. */
+ns_status nsh_limits_check(const nsh_limits *have, size_t workers, ns_err *err);
+
+/* Raises our own soft limit of processes as far as we may; workers inherit it. */
+void nsh_limits_raise(void);
+
+/* ---------------------------------------------------------- the loop: loop.c */
+
+/*
+** The loop of the host: libuv's, with one timer, one wake-up that any thread may send, and the
+** signals that a host handles.
+**
+** Invariant: once the host has jobs no signal ends it in that signal's default way, with a
+** status that is not ours. Signals that are not handled at the moment wait. (Not asserted:
+** specs of the host send each of them.)
+*/
+
+#define NSH_SIGNALS 7
+
+typedef struct nsh_loop {
+  uv_loop_t uv;
+  uv_async_t async;
+  uv_timer_t timer;
+  uv_signal_t signals[NSH_SIGNALS];
+  /* The events; 'arg' is the owner's. */
+  void *arg;
+  void (*on_timer)(void *arg);
+  void (*on_wake)(void *arg);
+  void (*on_signal)(void *arg, int sig);
+} nsh_loop;
+
+/* HUP and USR1, which would end a host that does not listen yet, wait from now on. With 'all'
+** every signal waits, as none is handled any more. */
+void nsh_loop_hold_signals(bool all);
+
+/* The callbacks are set already. Signals are not heard yet. */
+void nsh_loop_open(nsh_loop *l);
+
+/* Hears HUP and USR1. */
+void nsh_loop_hear_first_signals(nsh_loop *l);
+
+/* There are jobs: handles the other signals as well. Until now they ended the host like any
+** program. */
+void nsh_loop_hear_signals(nsh_loop *l);
+
+/* Until nsh_loop_stop. */
+void nsh_loop_run(nsh_loop *l);
+void nsh_loop_stop(nsh_loop *l);
+
+/* Until over(arg), for 'ms' at most; in place of the timer. */
+void nsh_loop_run_until(nsh_loop *l, bool (*over)(void *arg), uint64_t ms);
+
+/* Has on_timer called in so many µs, or sooner if that was asked for; negative: not at all. */
+void nsh_loop_arm(nsh_loop *l, int64_t wait);
+
+/* From any thread: has on_wake called. 'arg' is the loop. */
+void nsh_loop_wake(void *arg);
+
+/* Closes all handles of the loop. */
+void nsh_loop_close(nsh_loop *l);
+
+/* ------------------------------------------------- adopted tables: runners.c */
+
+/*
+** The runners of adopted tables: a thread for each takes its rows in as jobs, and writes what is
+** owed to them.
+**
+** Invariant: a table that is locked, slow or altered keeps only its own runner waiting. (Not
+** asserted: it is about time.)
+*/
+
+typedef struct nsh_runners nsh_runners;
+
+/* Connects and checks the mappings. '*out' is what there is to close, on errors, too. Errors: as
+** db:adopt. */
+ns_status nsh_runners_open(nsh_runners **out, const nsh_config *cfg, nsh_exchange *exchange,
+                           ns_err *err);
+
+/* Starts the threads, with all signals blocked. Errors: NOMEM. */
+ns_status nsh_runners_start(nsh_runners *all, ns_err *err);
+
+/* When no verdict is left to write: rows that were not begun are given back, what is owed is
+** written, and the threads end. False: one is stuck, and all that it uses has to stay. NULL is
+** allowed. */
+bool nsh_runners_close(nsh_runners *all);
+
+/* ----------------------------------------------- recurring jobs: schedules.c */
+
+/*
+** The thread of schedules in a host: it pushes the jobs of ticks, and declares the schedules of
+** the host's scripts.
+**
+** Invariant: a host without schedules has neither a Lua state nor a connection for them. (Not
+** asserted: a Lua state does not know what it is for.)
+*/
+
+typedef struct nsh_schedules nsh_schedules;
+
+/* Starts the thread, with all signals blocked. '*out' is what there is to close, on errors, too.
+** Errors: NOMEM. */
+ns_status nsh_schedules_start(nsh_schedules **out, const nsh_config *cfg, nsh_exchange *exchange,
+                              ns_err *err);
+
+/* Ends the thread, after the transaction that it is at. False: it is stuck, and all that it uses
+** has to stay. NULL is allowed. */
+bool nsh_schedules_close(nsh_schedules *s);
+
+/* ------------------------------------------------------------- modes: mode.c */
+
+/*
+** A host from the inside, and the modes of its life.
+**
+** Invariant: modes go one way only, from LOADING to OVER. nsh_mode_check has the condition that
+** each mode waits for. Only the loop's thread uses it.
+*/
+
+#define NSH_FLUSH_US (2 * NS_SECOND) /* for the last lines of the log */
+
+typedef enum nsh_mode {
+  NSH_MODE_LOADING, /* the first handlers are read */
+  NSH_MODE_RUNNING,
+  NSH_MODE_DRAINING,  /* claims nothing more, lets handlers finish */
+  NSH_MODE_STOPPING,  /* workers are being killed */
+  NSH_MODE_FINISHING, /* everything is settled: the threads end */
+  NSH_MODE_OVER
+} nsh_mode;
+
+typedef struct nsh_host {
+  const nsh_config *cfg;
+  nsh_loop loop;
+  nsh_slots *slots;
+  int wakeup[2]; /* workers write to [1] */
+  pid_t seed;
+  nsh_family family;
+  nsh_exchange exchange;
+  nsh_dispatch *dispatch;
+  nsh_runners *runners;
+  nsh_schedules *schedules;
+  nsh_pools pools;
+  nsh_mode mode;
+  int code;         /* exit code */
+  int64_t deadline; /* of DRAINING, STOPPING, FINISHING */
+  nsh_scripts scripts;
+  int64_t handlers;
+  int64_t pinged; /* when the zygotes were */
+  bool drained;   /* nothing was left to do */
+  bool keeper_gone;
+  bool ready; /* host.ready has been logged */
+} nsh_host;
+
+/* Of the scripts that run; absent: no zygote is there to run any. */
+ns_bytes nsh_mode_version(const nsh_host *h);
+
+/* Sets the handlers that the host can run; both texts are malloc'd; no 'handlers': as before. */
+void nsh_mode_serve(nsh_host *h, char *handlers, char *names);
+
+/* Claims nothing more, and ends when handlers are done and all is written. */
+void nsh_mode_drain(nsh_host *h, const char *why);
+
+/* Kills the workers, and ends when all is written. */
+void nsh_mode_stop(nsh_host *h, const char *why);
+
+/* Ends without waiting for the server any more. */
+void nsh_mode_leave_now(nsh_host *h);
+
+/* The server does not help: leaves claims and unwritten verdicts to the rescuers. */
+void nsh_mode_give_up(nsh_host *h);
+
+/* Ends the process at once: a thread is stuck in the client library. */
+void nsh_mode_exit(int code);
+
+/* After every event: is it time for the next mode? Sets the timer of the loop. */
+void nsh_mode_check(nsh_host *h);
+
+/* ----------------------------------------------------- birth and end: host.c */
 
 /* Exit codes of the program. */
 #define NSH_EXIT_OK 0

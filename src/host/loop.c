@@ -2,7 +2,7 @@
 ** The timer, the wake-up and the signals of the host's loop. Signals are blocked while they are
 ** not handled, and come when they are.
 */
-#include "loop.h"
+#include "host.h"
 
 #include <pthread.h>
 #include <signal.h>

@@ -15,9 +15,6 @@
 
 #include "../lua/nsl.h"
 #include "host.h"
-#include "loop.h"
-#include "process/process.h"
-#include "scripts.h"
 #include "worker/worker.h"
 
 /* ------------------------------------------------- the module nightshift.host */

@@ -2,7 +2,7 @@
 ** The modes: when the next one begins, and the work done then. A host that drains or stops has
 ** a deadline; when it is over the next mode begins in any case.
 */
-#include "mode.h"
+#include "host.h"
 
 #include <unistd.h>
 

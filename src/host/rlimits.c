@@ -2,7 +2,7 @@
 ** Limits. Each is a file or a call that tells how much is left. Its row in the table below has
 ** the amount needed and the place to raise it.
 */
-#include "rlimits.h"
+#include "host.h"
 
 #include <ctype.h>
 #include <dirent.h>

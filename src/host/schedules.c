@@ -6,7 +6,7 @@
 ** Invariant: it shares nothing with the host but what is in the exchange, and waits there. (Not
 ** asserted: a Lua state does not know its threads.)
 */
-#include "schedules.h"
+#include "host.h"
 
 #include <lauxlib.h>
 #include <signal.h>

@@ -2,7 +2,7 @@
 ** The verbs on the database as a whole: queues, ids, schema, history, holders,
 ** listeners, time.
 */
-#include "nsl_db.h"
+#include "nsl.h"
 
 #include <stdio.h>
 #include <stdlib.h>

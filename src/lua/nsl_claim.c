@@ -6,7 +6,7 @@
 ** nsl.h says, spec/oom shows it.) One hole is left on purpose: when memory ends while claimed
 ** jobs are being pushed, they stay claimed until the handle is closed.
 */
-#include "nsl_db.h"
+#include "nsl.h"
 
 #include "buf.h"
 

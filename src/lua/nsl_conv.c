@@ -2,7 +2,7 @@
 ** Option tables, boxes and small pushes. Tables are read raw, in one pass over their keys. So
 ** no code of the caller runs in the middle, and the same pass finds a misspelt key.
 */
-#include "nsl_conv.h"
+#include "nsl.h"
 
 #include "buf.h"
 #include "clock.h"

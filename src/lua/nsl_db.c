@@ -1,16 +1,88 @@
 /*
 ** The database handle: opening and closing it, its transactions, and the work of every verb
-** before and after its own. nsl_verbs.c has the list of verbs.
+** before and after its own. nsl_module.c has the list of verbs.
 **
 ** Invariant: 'db' in the box is NULL or open. The box exists before the connection does, and
 ** close empties it before it closes. So every handle is closed exactly once, however often it
 ** is asked. (Not asserted: spec/oom shows it.) While a verb waits, hooks may run; they can do
 ** nothing with its handle.
 */
-#include "nsl_db.h"
+#include "nsl.h"
 
 #include <stddef.h>
 #include <string.h>
+
+/* ------------------------------------------------------------ hooks in waits */
+
+/* The core asks between two looks at its socket. The hooks run in a protected call. An error that
+** they raise is kept in the registry until the core has come back, so nothing jumps over its
+** frames. Nothing here allocates, but for what hooks themselves do. */
+
+/* A count hook of so many instructions has its turn each time; of more, as they
+** add up. */
+#define INSTRUCTIONS 10000
+
+static const char spin_key;  /* the function, in the registry */
+static const char error_key; /* the error that a hook has raised */
+
+void nsl_openhooks(lua_State *L) {
+  static const char spin[] = "for _ = 1, ... do end";
+  if (luaL_loadbufferx(L, spin, sizeof spin - 1, "=(waiting)", "t") != LUA_OK)
+    lua_error(L);
+  lua_rawsetp(L, LUA_REGISTRYINDEX, &spin_key);
+  lua_pushboolean(L, 0); /* so that there is a place for it */
+  lua_rawsetp(L, LUA_REGISTRYINDEX, &error_key);
+}
+
+/* Runs the hooks of one coroutine; false: one has raised an error, which is kept. */
+static bool run_hooks(lua_State *L) {
+  int n = lua_gethookcount(L);
+  bool ok;
+  if (!lua_checkstack(L, 4))
+    return true;
+  lua_rawgetp(L, LUA_REGISTRYINDEX, &spin_key);
+  lua_pushinteger(L, n > INSTRUCTIONS ? INSTRUCTIONS : n);
+  ok = lua_pcall(L, 1, 0, 0) == LUA_OK;
+  if (!ok)
+    lua_rawsetp(L, LUA_REGISTRYINDEX, &error_key);
+  return ok;
+}
+
+static lua_State *main_of(lua_State *L) {
+  lua_State *main = NULL;
+  if (lua_checkstack(L, 1)) {
+    lua_rawgeti(L, LUA_REGISTRYINDEX, LUA_RIDX_MAINTHREAD);
+    main = lua_tothread(L, -1);
+    lua_pop(L, 1);
+  }
+  return main;
+}
+
+bool nsl_hooks(void *wait) {
+  nsl_wait *w = wait;
+  lua_State *L = w->L;
+  if (w->stopped || L == NULL || w->inside)
+    return w->stopped;
+  if (lua_gethook(L) == NULL && (L = main_of(L)) == NULL)
+    return false;
+  if (lua_gethook(L) == NULL)
+    return false;
+  w->inside = true;
+  w->stopped = !run_hooks(L);
+  w->inside = false;
+  return w->stopped;
+}
+
+void nsl_raise(lua_State *L, nsl_wait *w) {
+  if (!w->stopped)
+    return;
+  w->stopped = false;
+  luaL_checkstack(L, 2, NULL);
+  lua_rawgetp(L, LUA_REGISTRYINDEX, &error_key);
+  lua_pushboolean(L, 0);
+  lua_rawsetp(L, LUA_REGISTRYINDEX, &error_key);
+  lua_error(L);
+}
 
 /* ---------------------------------------------------------- open and close */
 

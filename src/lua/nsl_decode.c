@@ -2,7 +2,7 @@
 ** Lua values from JSON, the value for its null, and the mark of its arrays. Reading is
 ** jansson's; its tree lives in a box while it is copied into Lua.
 */
-#include "nsl_conv.h"
+#include "nsl.h"
 
 #include "log.h"
 

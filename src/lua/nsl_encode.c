@@ -11,7 +11,7 @@
 ** open table has the data for the path of an error message. The size is counted on after the
 ** limit, so that the message can name it.
 */
-#include "nsl_conv.h"
+#include "nsl.h"
 
 #include "buf.h"
 #include "log.h"

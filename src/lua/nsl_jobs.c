@@ -1,7 +1,7 @@
 /*
 ** Jobs from the outside: questions and verbs for any job by its id, open to every handle.
 */
-#include "nsl_db.h"
+#include "nsl.h"
 
 /* ------------------------------------------------------------------ one job */
 

@@ -14,9 +14,7 @@
 #include "buf.h"
 #include "clock.h"
 #include "log.h"
-#include "nsl_conv.h"
-#include "nsl_db.h"
-#include "nsl_shared.h"
+#include "nsl.h"
 #include "private.h"
 
 /***

@@ -4,7 +4,7 @@
 **
 ** Invariant: entries read from Lua are copied into one boxed batch before the core is called.
 */
-#include "nsl_conv.h"
+#include "nsl.h"
 
 #include <inttypes.h>
 #include <stddef.h>
@@ -12,7 +12,6 @@
 #include <string.h>
 
 #include "err.h"
-#include "nsl_db.h"
 
 /* --------------------------------------------------------- reading entries */
 

@@ -10,9 +10,7 @@
 #include <math.h>
 
 #include "clock.h"
-#include "nsl_conv.h"
-#include "nsl_db.h"
-#include "nsl_shared.h"
+#include "nsl.h"
 #include "shared/shared.h"
 
 #define SELF 1 /* verbs are methods: nightshift.shared:get(key) */

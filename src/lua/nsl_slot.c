@@ -3,7 +3,7 @@
 ** token here, an integer; the core remembers the slots it holds, so nothing is lost when Lua
 ** raises.
 */
-#include "nsl_db.h"
+#include "nsl.h"
 
 /***
 Takes a free slot of a name; never waits.

@@ -5,7 +5,7 @@
 ** run finalisers that use the same handle. So all rows are copied into a box first and become
 ** Lua values from there.
 */
-#include "nsl_db.h"
+#include "nsl.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -5,12 +5,10 @@
 ** Invariant: a verdict that has been read borrows nothing from its table; with the
 ** bytes of its children it lives in one box. (Not asserted: as nsl.h says, spec/oom shows it.)
 */
-#include "nsl_db.h"
+#include "nsl.h"
 
 #include <stddef.h>
 #include <string.h>
-
-#include "nsl_conv.h"
 
 /* -------------------------------------------------------- reading verdicts */
 

@@ -1,14 +1,14 @@
 --- Commands on jobs: push, jobs, show, why, retry, cancel, run-now, signal. See
--- tree.lua for what they do to all below a job, rows.lua for rows of adopted tables.
+-- tree.lua for what they do to all below a job, adopt.lua for rows of adopted tables.
 
+local adopt = require "nightshift.cli.adopt"
 local context = require "nightshift.cli.context"
 local core = require "nightshift.core"
 local options = require "nightshift.options"
 local output = require "nightshift.cli.output"
 local report = require "nightshift.report"
-local rows = require "nightshift.cli.rows"
-local times = require "nightshift.times"
 local tree = require "nightshift.cli.tree"
+local units = require "nightshift.units"
 
 local jobs = { commands = {} }
 local commands = jobs.commands
@@ -50,7 +50,7 @@ local function define_reading(parser)
   list:option("--name", "Only of this job name.")
   list:option("--limit", "At most so many.", "50"):convert(context.integer)
   list:option("--after", "Only those with smaller ids, newest first."):convert(context.id)
-  rows.define_jobs(list)
+  adopt.define_jobs(list)
   list:flag("--json", "Print JSON.")
   local show = parser:command("show", "Show everything about one job.")
   show:argument("id", "Job id."):convert(context.id)
@@ -70,7 +70,7 @@ function jobs.define(parser)
   retry:argument("id", "Job ids."):args("*"):convert(context.id)
   retry:option("--state", "All in this state."):choices { "dead", "cancelled", "done" }
   define_filter(retry)
-  rows.define_retry(retry)
+  adopt.define_retry(retry)
   tree.define_flag(retry)
   local cancel = parser:command("cancel", "End live jobs.")
   cancel:argument("id", "Job ids."):args("*"):convert(context.id)
@@ -155,7 +155,7 @@ local function job_columns(now)
 end
 
 function commands.jobs(args)
-  if rows.wanted(args, { "by", "error" }, { "queue", "name" }) then return rows.jobs(args) end
+  if adopt.wanted(args, { "by", "error" }, { "queue", "name" }) then return adopt.jobs(args) end
   context.checked(report.FILTER.limit, args.limit, "--limit")
   local db <close> = context.connect(args)
   local list, more, code = db:jobs {
@@ -165,7 +165,7 @@ function commands.jobs(args)
   if args.json then
     output.json_list(list)
   elseif #list > 0 then
-    output.table(job_columns(times.seconds(context.must(db._handle:now()))), list)
+    output.table(job_columns(units.seconds(context.must(db._handle:now()))), list)
   else
     output.line "no such jobs"
   end
@@ -188,8 +188,8 @@ local function some_ids(ids)
 end
 
 local function shown(key, value)
-  if times.INSTANTS[key] then return output.time(value) end
-  if times.SPANS[key] then return output.span(value) end
+  if units.INSTANTS[key] then return output.time(value) end
+  if units.SPANS[key] then return output.span(value) end
   if JSONS[key] then return output.safe(assert(core.encode(value, math.maxinteger))) end
   if key == "after" then return some_ids(value) end
   return (output.safe(value):gsub("\n", "\n" .. (" "):rep(14)))
@@ -305,7 +305,7 @@ local function on_jobs(args, states, done, make_verb)
 end
 
 function commands.retry(args)
-  if rows.wanted(args, { "error" }, { "state", "queue", "name", "tree" }) then return rows.retry(args) end
+  if adopt.wanted(args, { "error" }, { "state", "queue", "name", "tree" }) then return adopt.retry(args) end
   return on_jobs(args, { "dead" }, "retried", function(db)
     return function(id) return db:retry(id, { tree = args.tree }) end
   end)

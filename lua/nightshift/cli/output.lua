@@ -6,8 +6,7 @@
 
 local context = require "nightshift.cli.context"
 local core = require "nightshift.core"
-local span = require "nightshift.decimal".span
-local times = require "nightshift.times"
+local units = require "nightshift.units"
 
 local output = {}
 
@@ -58,15 +57,15 @@ end
 
 --- An instant as RFC 3339, UTC; "-" when absent.
 function output.time(instant)
-  return instant and times.text(instant) or "-"
+  return instant and units.instant(instant) or "-"
 end
 
---- A span of seconds: see span.lua.
-output.span = span
+--- A span of seconds: see units.lua.
+output.span = units.span
 
 --- One value as a line of JSON, its instants as texts.
 function output.json(value)
-  local text = assert(core.encode(times.texts(value), math.maxinteger))
+  local text = assert(core.encode(units.texts(value), math.maxinteger))
   output.line(text)
 end
 

@@ -2,13 +2,12 @@
 
 local context = require "nightshift.cli.context"
 local core = require "nightshift.core"
-local decimal = require "nightshift.decimal"
+local hosts = require "nightshift.report.hosts"
 local known = require "nightshift.source.known"
 local options = require "nightshift.options"
 local output = require "nightshift.cli.output"
 local report = require "nightshift.report"
-local times = require "nightshift.times"
-local unserved = require "nightshift.report.unserved"
+local units = require "nightshift.units"
 local versions = require "nightshift.versions"
 
 local queues = { commands = {} }
@@ -117,7 +116,7 @@ end
 local function remarks(row)
   local list = {}
   if row.paused then list[#list + 1] = "paused" end
-  if row.rate then list[#list + 1] = decimal.text(row.rate) .. "/s" end
+  if row.rate then list[#list + 1] = units.number(row.rate) .. "/s" end
   for _, trouble in ipairs(known.troubles(row)) do list[#list + 1] = output.one_line(trouble, 120) end
   if row.error then list[#list + 1] = output.one_line(row.error, 80) end
   return table.concat(list, ", ")
@@ -185,7 +184,7 @@ local function show_queues(stats)
   end
   for i, row in ipairs(stats.unserved) do
     if i == 1 then output.line() end
-    output.line("no live host has a handler for " .. output.one_line(unserved.text(row), 400))
+    output.line("no live host has a handler for " .. output.one_line(hosts.unserved_text(row), 400))
   end
   if #stats.holders == 0 then return output.line "\nnobody holds jobs" end
   output.line()
@@ -207,7 +206,7 @@ function commands.status(args)
   local slots = context.must(db:slots())
   local adopted = context.must(known.status(db))
   local running = context.must(report.progress(db._handle, args.json and EVERY or SHOWN + 1))
-  local mended = context.must(times.rows(db._handle:execute "@report_mended"))
+  local mended = context.must(units.rows(db._handle:execute "@report_mended"))
   if args.json then
     return output.json {
       now = stats.now, queues = core.array(stats.queues), holders = core.array(stats.holders),

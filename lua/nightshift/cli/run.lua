@@ -13,7 +13,7 @@ local handlers = require "nightshift.handlers"
 local job = require "nightshift.job"
 local options = require "nightshift.options"
 local output = require "nightshift.cli.output"
-local times = require "nightshift.times"
+local units = require "nightshift.units"
 
 local run = { commands = {} }
 
@@ -66,7 +66,7 @@ local function fields_of(task)
     key = ("%d-run"):format(task.id), payload = value_of(task.json), state = value_of(task.state),
     signal = task.signal and core.decode(task.signal), phase = task.phase, attempts = task.attempt - 1,
     polls = task.polls, crashes = 0, max_attempts = 10, max_polls = task.max_polls, priority = 100,
-    created = times.seconds(task.created), due = times.seconds(task.due), deadline = times.seconds(task.deadline),
+    created = units.seconds(task.created), due = units.seconds(task.due), deadline = units.seconds(task.deadline),
     timeout = 3600.0, _follows = task.after and true,
   }
 end

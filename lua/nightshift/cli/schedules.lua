@@ -4,7 +4,7 @@ local context = require "nightshift.cli.context"
 local core = require "nightshift.core"
 local options = require "nightshift.options"
 local output = require "nightshift.cli.output"
-local times = require "nightshift.times"
+local units = require "nightshift.units"
 
 local schedules = { commands = {} }
 
@@ -59,7 +59,7 @@ local function list(args)
   local rows = context.must(db:schedules())
   if not args.json then return show(rows) end
   for _, row in ipairs(rows) do
-    for i, t in ipairs(row.upcoming) do row.upcoming[i] = times.text(t, 6) end
+    for i, t in ipairs(row.upcoming) do row.upcoming[i] = units.instant(t, 6) end
     row.upcoming = core.array(row.upcoming)
   end
   output.json_list(rows)

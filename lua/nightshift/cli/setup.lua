@@ -1,13 +1,13 @@
 --- Commands on the installation: init, migrate, prune, version.
 
 local address = require "nightshift.address"
+local adopt = require "nightshift.cli.adopt"
 local context = require "nightshift.cli.context"
 local core = require "nightshift.core"
 local nightshift = require "nightshift"
 local options = require "nightshift.options"
 local output = require "nightshift.cli.output"
 local report = require "nightshift.report"
-local rows = require "nightshift.cli.rows"
 
 local setup = { commands = {} }
 local commands = setup.commands
@@ -22,7 +22,7 @@ function setup.define(parser)
   prune:option("--dead", 'The same for dead and cancelled jobs.', "30d")
   prune:option("--tree", "Delete the history of this finished job and all below it, however old."):argname "ID"
     :convert(context.id)
-  rows.define_prune(prune)
+  adopt.define_prune(prune)
   prune:flag("--yes", "Do it; without this only the number is shown.")
   local version = parser:command("version", "Show versions of program, tables and server.")
   version:flag("--json", "Print JSON.")
@@ -90,7 +90,7 @@ local function prune_tree(args)
 end
 
 function commands.prune(args)
-  if rows.wanted(args, { "older", "into", "limit", "state" }, { "tree" }) then return rows.prune(args) end
+  if adopt.wanted(args, { "older", "into", "limit", "state" }, { "tree" }) then return adopt.prune(args) end
   if args.tree then return prune_tree(args) end
   local keep_done, keep_dead = age(args.done, "--done"), age(args.dead, "--dead")
   local handle <close> = context.connect(args)

@@ -4,8 +4,8 @@ local address = require "nightshift.address"
 local adopt = require "nightshift.cli.adopt"
 local core = require "nightshift.core"
 local context = require "nightshift.cli.context"
+local hosts = require "nightshift.report.hosts"
 local options = require "nightshift.options"
-local unserved = require "nightshift.report.unserved"
 
 local work = { commands = {} }
 
@@ -187,11 +187,11 @@ local function left_over(args, config, known)
     queues = queues or {}
     queues[#queues + 1] = feed.name
   end
-  local rows = context.must(unserved.left(db._handle, names, queues, config.drain_within))
+  local rows = context.must(hosts.left(db._handle, names, queues, config.drain_within))
   if #rows == 0 then return 0 end
   for _, row in ipairs(rows) do
-    row.near = unserved.near(row.name, names)
-    io.stderr:write("nightshift: jobs are left that no script here can run: ", unserved.text(row), "\n")
+    row.near = hosts.near(row.name, names)
+    io.stderr:write("nightshift: jobs are left that no script here can run: ", hosts.unserved_text(row), "\n")
   end
   io.stderr:write("nightshift: known here: ", #names > 0 and table.concat(names, ", ") or "nothing", "\n")
   return LEFT

@@ -2,13 +2,13 @@
 -- A check is a function of this table by its name; nightshift.doctor says what it returns.
 
 local core = require "nightshift.core"
-local decimal = require "nightshift.decimal"
+local doctor = require "nightshift.doctor"
 local grants = require "nightshift.doctor.grants"
-local looking = require "nightshift.doctor.looking"
+local units = require "nightshift.units"
 
-local is_read_only, ask, need = looking.is_read_only, looking.ask, looking.need
-local routines, CALLS_ONLY = looking.routines, looking.CALLS_ONLY
-local NOT_LOOKED_AT, STALLED = looking.NOT_LOOKED_AT, looking.STALLED
+local is_read_only, ask, need = doctor.is_read_only, doctor.ask, doctor.need
+local routines, CALLS_ONLY = doctor.routines, doctor.CALLS_ONLY
+local NOT_LOOKED_AT, STALLED = doctor.NOT_LOOKED_AT, doctor.STALLED
 
 local checks = {}
 
@@ -73,7 +73,7 @@ function checks.write(seen)
   if not seen.tables then return "warn", NOT_LOOKED_AT, "see schema" end
   local took, message, code = write(seen)
   if not message then
-    local found = ("a row was written and committed in %s ms"):format(decimal.fixed(took * 1000, 1))
+    local found = ("a row was written and committed in %s ms"):format(units.fixed(took * 1000, 1))
     if took < LONG then return "ok", found end
     local why, advice = stalled(seen.state)
     return "warn", ("%s, and so is every claim, push and verdict: %s"):format(found, why), advice
@@ -86,7 +86,7 @@ function checks.write(seen)
   end
   seen.stalled = true
   local why, advice = stalled(seen.state)
-  return "fail", ("a row was not written within %s s: %s"):format(decimal.fixed(took, 1), why), advice
+  return "fail", ("a row was not written within %s s: %s"):format(units.fixed(took, 1), why), advice
 end
 
 local PROCEDURES = { "listen", "nudge", "push", "ring", "signal" }
@@ -185,7 +185,7 @@ local function may_kill(seen, account)
 end
 
 local function judge_ring(seen, definer, took)
-  local found = ("a ring ended a listener's sleep after %s ms"):format(decimal.fixed(took / 1000, 1))
+  local found = ("a ring ended a listener's sleep after %s ms"):format(units.fixed(took / 1000, 1))
   if definer ~= seen.server.account then return "ok", ("%s, by the rights of %s"):format(found, definer) end
   if may_kill(seen, definer) == false then
     return "warn", ("%s; but %s may not end the sleep of other users' listeners: their jobs wait up to 10 s"):format(

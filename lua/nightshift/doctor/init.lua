@@ -1,14 +1,67 @@
---- `nightshift doctor`: the checks, in the order in which they are printed.
+--- `nightshift doctor`: the checks, in the order in which they are printed, and what they look
+-- with: statements for which a refusal is a finding, and what is said where nothing can be looked at.
 --
 -- A check looks at one thing and returns "ok", "warn" or "fail", what it found,
 -- and, unless all is well, what to do. It changes nothing in the database (the row of
 -- 'write' is gone when it is committed) and never shows a password, a payload or another
 -- session's query.
 
-local looking = require "nightshift.doctor.looking"
+local units = require "nightshift.units"
 
-local GROUPS = { require "nightshift.doctor.server", require "nightshift.doctor.tables",
-  require "nightshift.doctor.calls", require "nightshift.doctor.jobs" }
+local doctor = {}
+
+-- ------------------------------------------------------- what all checks look with
+
+function doctor.is_read_only(message)
+  return message:find("(1290)", 1, true) ~= nil and message:find "read.only" ~= nil
+end
+
+--- Rows of a statement, or nil: this user may not ask, or the server knows no
+-- such thing, or takes no writing. Other trouble ends the examination.
+function doctor.ask(seen, statement, ...)
+  local rows, message, code = seen.handle:execute("@" .. statement, ...)
+  if rows or code == "DENIED" or code == "SQL" or code == "SCHEMA" or code == "BUSY"
+    or doctor.is_read_only(message) then
+    return rows, message
+  end
+  error({ message = message, code = code }, 0)
+end
+
+--- The same where a check can say nothing without: it ends, and tells why.
+function doctor.need(seen, statement, ...)
+  local rows, message = doctor.ask(seen, statement, ...)
+  return rows and (rows[1] or error({ skip = statement .. " gives no row" }, 0)) or error({ skip = message }, 0)
+end
+
+function doctor.pairs_of(rows)
+  local found = {}
+  for _, row in ipairs(rows or {}) do found[row.Variable_name:lower()] = row.Value end
+  return found
+end
+
+function doctor.number(text) return tonumber(text) or 0 end
+function doctor.is_on(text) return text == "ON" or text == "1" end
+function doctor.seconds(us) return units.fixed(us / 1000000, 1) .. " s" end
+
+--- The procedures that this account is shown, by name.
+function doctor.routines(seen)
+  if not seen.routines then
+    seen.routines = {}
+    for _, row in ipairs(doctor.ask(seen, "doctor_routines") or {}) do seen.routines[row.name] = row end
+  end
+  return seen.routines
+end
+
+doctor.CALLS_ONLY = "not looked at: this account may only call the procedures"
+
+doctor.NOT_LOOKED_AT = "not looked at: the tables are not as they should be"
+
+doctor.STALLED = "not tried: no write comes through"
+
+-- ------------------------------------------------------------------- the checks
+
+-- The files of this folder with checks; they look with what stands above.
+local GROUPS = { "server", "tables", "calls", "jobs" }
 
 -- A later check may look at what an earlier one has left in 'seen'.
 local ORDER = {
@@ -20,19 +73,18 @@ local ORDER = {
 
 local function check_of(name)
   for _, group in ipairs(GROUPS) do
-    if group[name] then return group[name] end
+    local check = require("nightshift.doctor." .. group)[name]
+    if check then return check end
   end
 end
-
-local doctor = {}
 
 --- What several checks look at.
 local function look(handle)
   local seen = { handle = handle }
-  seen.server = looking.need(seen, "doctor_server")
-  seen.global = looking.pairs_of(looking.ask(seen, "doctor_variables"))
-  seen.session = looking.pairs_of(looking.ask(seen, "doctor_variables_session"))
-  seen.status = looking.pairs_of(looking.ask(seen, "doctor_status"))
+  seen.server = doctor.need(seen, "doctor_server")
+  seen.global = doctor.pairs_of(doctor.ask(seen, "doctor_variables"))
+  seen.session = doctor.pairs_of(doctor.ask(seen, "doctor_variables_session"))
+  seen.status = doctor.pairs_of(doctor.ask(seen, "doctor_status"))
   return seen
 end
 

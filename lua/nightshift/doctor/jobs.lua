@@ -2,25 +2,25 @@
 -- A check is a function of this table by its name; nightshift.doctor says what it returns.
 
 local core = require "nightshift.core"
+local doctor = require "nightshift.doctor"
+local hosts = require "nightshift.report.hosts"
 local sources = require "nightshift.source.known"
-local times = require "nightshift.times"
-local unserved = require "nightshift.report.unserved"
+local units = require "nightshift.units"
 local versions = require "nightshift.versions"
-local looking = require "nightshift.doctor.looking"
 
-local ask, seconds = looking.ask, looking.seconds
-local CALLS_ONLY, NOT_LOOKED_AT = looking.CALLS_ONLY, looking.NOT_LOOKED_AT
+local ask, seconds = doctor.ask, doctor.seconds
+local CALLS_ONLY, NOT_LOOKED_AT = doctor.CALLS_ONLY, doctor.NOT_LOOKED_AT
 
 local checks = {}
 
 function checks.handlers(seen)
   if seen.calls_only then return "ok", CALLS_ONLY end
   if not seen.tables then return "warn", NOT_LOOKED_AT, "see schema" end
-  local rows = unserved.find(seen.handle)
+  local rows = hosts.unserved(seen.handle)
   if not rows then return "ok", "not looked at: this user may not read them" end
   if #rows == 0 then return "ok", "no ready job waits for a handler that no live host has" end
   local texts = {}
-  for i, row in ipairs(rows) do texts[i] = unserved.text(row) end
+  for i, row in ipairs(rows) do texts[i] = hosts.unserved_text(row) end
   return "warn", "no live host has a handler for " .. table.concat(texts, ", "),
     "run a host with such a handler, or cancel them; they stay ready"
 end
@@ -66,22 +66,22 @@ function checks.scripts(seen)
   local rows = ask(seen, "doctor_scripts")
   if not rows then return "ok", "not looked at: this user may not read them" end
   local failed, hashes, known = {}, {}, {}
-  local hosts = living(seen, rows)
-  for _, row in ipairs(hosts) do
-    if row.load_error then failed[#failed + 1] = versions.failure(row, times.seconds(row.ago)) end
+  local alive = living(seen, rows)
+  for _, row in ipairs(alive) do
+    if row.load_error then failed[#failed + 1] = versions.failure(row, units.seconds(row.ago)) end
     if not known[row.scripts] then hashes[#hashes + 1] = row.scripts end
     known[row.scripts] = true
   end
   if #failed > 0 then
     return "fail", table.concat(failed, "; "), "mend the file, then nightshift reload on that machine"
   end
-  local differing = versions.differ(hosts)
+  local differing = versions.differ(alive)
   if #differing > 0 then
     return "warn", "hosts run different versions of " .. table.concat(differing, "; "),
       "where no deploy is under way: bring the files there, then nightshift reload on each machine"
   end
-  if #hosts == 0 then return "ok", "no host lives" end
-  return "ok", ("%d host%s, of scripts %s"):format(#hosts, #hosts > 1 and "s" or "", table.concat(hashes, ", "))
+  if #alive == 0 then return "ok", "no host lives" end
+  return "ok", ("%d host%s, of scripts %s"):format(#alive, #alive > 1 and "s" or "", table.concat(hashes, ", "))
 end
 
 local LOOK_AGAIN = 0.5 -- s: what moves is somewhere by then

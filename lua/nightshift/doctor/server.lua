@@ -2,10 +2,10 @@
 -- A check is a function of this table by its name; nightshift.doctor says what it returns.
 
 local core = require "nightshift.core"
-local decimal = require "nightshift.decimal"
-local looking = require "nightshift.doctor.looking"
+local doctor = require "nightshift.doctor"
+local units = require "nightshift.units"
 
-local ask, need, number, is_on = looking.ask, looking.need, looking.number, looking.is_on
+local ask, need, number, is_on = doctor.ask, doctor.need, doctor.number, doctor.is_on
 
 local checks = {}
 
@@ -25,7 +25,7 @@ function checks.connection(seen)
   table.sort(times)
   local cipher = seen.status.ssl_cipher or ""
   local secrecy = cipher == "" and "no TLS" or "TLS by " .. cipher
-  local found = ("a round trip takes %s ms, %s"):format(decimal.fixed(times[4], 2), secrecy)
+  local found = ("a round trip takes %s ms, %s"):format(units.fixed(times[4], 2), secrecy)
   if times[4] < 20 then return "ok", found end
   return "warn", found, "a claim and a verdict take some round trips each: run hosts near the server"
 end

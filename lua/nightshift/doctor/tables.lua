@@ -2,11 +2,11 @@
 -- A check is a function of this table by its name; nightshift.doctor says what it returns.
 
 local core = require "nightshift.core"
+local doctor = require "nightshift.doctor"
 local plans = require "nightshift.doctor.plans"
-local looking = require "nightshift.doctor.looking"
 
-local ask, number, routines = looking.ask, looking.number, looking.routines
-local CALLS_ONLY, NOT_LOOKED_AT, STALLED = looking.CALLS_ONLY, looking.NOT_LOOKED_AT, looking.STALLED
+local ask, number, routines = doctor.ask, doctor.number, doctor.routines
+local CALLS_ONLY, NOT_LOOKED_AT, STALLED = doctor.CALLS_ONLY, doctor.NOT_LOOKED_AT, doctor.STALLED
 
 local checks = {}
 

@@ -9,9 +9,8 @@
 -- statements are in sql/query/report.sql.
 
 local core = require "nightshift.core"
-local owed = require "nightshift.report.owed"
-local span = require "nightshift.decimal".span
-local times = require "nightshift.times"
+local hosts = require "nightshift.report.hosts"
+local units = require "nightshift.units"
 
 local why = {}
 
@@ -40,7 +39,7 @@ local function ask(handle, statement, ...)
   return rows
 end
 
-local function seconds(us) return span(math.max(0, us) / 1000000) end
+local function seconds(us) return units.span(math.max(0, us) / 1000000) end
 
 local function count(n, noun) return ("%d %s%s"):format(n, noun, n == 1 and "" or "s") end
 
@@ -118,7 +117,7 @@ end
 --- A handler that has ended with a verdict that the database does not take. Only its host knows
 -- that, so all other jobs are said to run.
 local function unsettled(handle, row, fact, claim)
-  local found, message, code = owed.find(handle, claim.holder)
+  local found, message, code = hosts.owed(handle, claim.holder)
   if not found then error { message = message, code = code } end
   local told = found[claim.holder]
   local verdict = told and told.by_job[row.id]
@@ -366,9 +365,9 @@ local function hosts_for(handle, row)
 end
 
 --- Names of handlers that the hosts know, each once.
-local function known_by(hosts)
+local function known_by(rows)
   local names, seen = {}, {}
-  for _, h in ipairs(hosts) do
+  for _, h in ipairs(rows) do
     for _, name in ipairs(h.handlers) do
       if name ~= core.null and not seen[name] then
         seen[name] = true
@@ -446,9 +445,9 @@ local function workers_for(handle, h, queue)
   return open + own, math.min(others, open) + mine
 end
 
-local function capacity(handle, hosts, queue)
+local function capacity(handle, rows, queue)
   local workers, held = 0, 0
-  for _, h in ipairs(hosts) do
+  for _, h in ipairs(rows) do
     local n, busy = workers_for(handle, h, queue)
     workers, held = workers + n, held + busy
   end
@@ -529,8 +528,8 @@ end
 local function sentence(fact)
   local says = ("%s %s"):format(named(fact), fact.says)
   fact.says = nil
-  times.row(fact)
-  if fact.held_by then times.rows(fact.held_by) end
+  units.row(fact)
+  if fact.held_by then units.rows(fact.held_by) end
   if fact.cause then return says .. "; " .. sentence(fact.cause) end
   return says
 end

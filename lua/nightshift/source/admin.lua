@@ -14,7 +14,7 @@ local options = require "nightshift.options"
 local pay = require "nightshift.source.pay"
 local steps = require "nightshift.source.steps"
 local take = require "nightshift.source.take"
-local times = require "nightshift.times"
+local units = require "nightshift.units"
 
 local caught, fail, must, raise = failure.caught, failure.fail, failure.must, options.raise
 
@@ -155,13 +155,13 @@ local function dead_row(self, row)
   local entry = take.entry_of(self, row, row[self.key])
   local payload = entry and core.decode(entry.json)
   if payload == nil then payload = entry and entry.json end
-  return times.row { id = row[self.key], job = row["ns:job"], failed_at = row["ns:at"], holder = row["ns:holder"],
+  return units.row { id = row[self.key], job = row["ns:job"], failed_at = row["ns:at"], holder = row["ns:holder"],
     error = row["ns:error"], attempts = row["ns:attempts"], payload = payload }
 end
 
 local function dead(self, given)
   local blamed, limit = given.error or core.null, given.limit or SHOWN
-  if given.by then return times.rows(must(steps.run(self, "dead_kinds", blamed, limit))) end
+  if given.by then return units.rows(must(steps.run(self, "dead_kinds", blamed, limit))) end
   local rows = must(steps.run(self, "dead_list", blamed, math.mininteger, limit))
   for i, row in ipairs(rows) do rows[i] = dead_row(self, row) end
   return rows

@@ -2,9 +2,9 @@
 -- them, and what their rows are owed.
 
 local core = require "nightshift.core"
-local decimal = require "nightshift.decimal"
 local failure = require "nightshift.source.failure"
 local options = require "nightshift.options"
+local units = require "nightshift.units"
 
 local caught, must = failure.caught, failure.must
 
@@ -16,7 +16,7 @@ local function rate(value, what)
   if type(value) ~= "number" then options.raise("%s must be a number, got %s", what, type(value)) end
   if value == 0 or value >= SLOWEST and value <= 1000000 then return value + 0.0 end
   return nil, ("%s must be 0, or from one row in 100 years to 1000000 a second, got %s"):format(what,
-    decimal.text(value))
+    units.number(value))
 end
 
 known.TUNE = { rate = rate }
@@ -45,7 +45,7 @@ function known.troubles(row)
   local list, unpaid = {}, row.owed - row.refused
   if unpaid > 0 and not row.served then
     list[1] = ("rows of %s that do not say what became of their jobs: %d; %s"):format(row.table, unpaid, row.unserved
-      and ("nobody has served it for %s s"):format(decimal.fixed(row.unserved, 0)) or "nobody has served it yet")
+      and ("nobody has served it for %s s"):format(units.fixed(row.unserved, 0)) or "nobody has served it yet")
   end
   if row.refused > 0 then
     list[#list + 1] = ("rows of %s that the server refuses to change: %d: %s"):format(row.table, row.refused,

@@ -2,12 +2,12 @@
 -- verdict and what the row says of it are one commit: the core writes both (src/core/source/pay.c).
 
 local admin = require "nightshift.source.admin"
-local claims = require "nightshift.claims"
 local core = require "nightshift.core"
 local mapping = require "nightshift.source.mapping"
 local move = require "nightshift.source.move"
 local options = require "nightshift.options"
 local pay = require "nightshift.source.pay"
+local queue = require "nightshift.queue"
 local take = require "nightshift.source.take"
 local tend = require "nightshift.source.tend"
 local text = require "nightshift.source.text"
@@ -82,7 +82,7 @@ local function usable(self, claimed)
   for id, job in pairs(self.held) do
     if job._settled then self.held[id] = nil end
   end
-  local jobs = claims.usable(claimed, self.backend)
+  local jobs = queue.usable(claimed, self.backend)
   for _, job in ipairs(jobs) do
     self.held[job.id] = job.row and job or nil
     job._touched = job.row and self.touched
@@ -116,7 +116,7 @@ local function claim(self, verb, limit, opts)
   end
 end
 
-claims.add(methods, live, claim, "rows")
+queue.add_claims(methods, live, claim, "rows")
 
 local SURE = 2000000 -- µs that it may take to be sure that a holder is dead
 
@@ -221,14 +221,14 @@ end
 ---@return string? message
 ---@return string? code
 function source.new(db, given, log)
-  local handle, row, queue = db._handle, nil, nil
+  local handle, row, queue_id = db._handle, nil, nil
   local map, message, code = mapping.check(handle, given)
   if map then row, message, code = register(handle, map) end
-  if row then queue, message, code = handle:queue_id(map.table, true) end
-  if not queue then return nil, message, code end
-  local texts, ends = text.make(map, row.id, queue, machine())
+  if row then queue_id, message, code = handle:queue_id(map.table, true) end
+  if not queue_id then return nil, message, code end
+  local texts, ends = text.make(map, row.id, queue_id, machine())
   local self = setmetatable({ db = db, table = map.table, handle = handle, backend = db._backend, map = map,
-    id = row.id, name = map.table, queue = queue, texts = texts, log = log or function() end,
+    id = row.id, name = map.table, queue = queue_id, texts = texts, log = log or function() end,
     key = map.parts.id.name, names = {}, refused = {}, unpaid = {}, locked = {}, floor = 1, served = core.null,
     whole_at = 0, paid_to = 0, in_order = not map.parts.priority and not map.newest_first, held = {}, taken = {},
     ahead = 1, took_at = -math.huge, turn_at = 0, look_at = 0, refusal = false, sources = db._sources,

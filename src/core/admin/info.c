@@ -12,7 +12,7 @@
 ** would not end its sleep, as the procedure runs with the rights of the handle that rings. No
 ** assert: the trial waits for that a second at most, and rings then all the same.
 */
-#include "admin/admin.h"
+#include "handle.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -141,10 +141,6 @@ static ns_status read_info(ns_db *db, ns_sql sql, int64_t id, ns_info *info, boo
   return NS_OK;
 }
 
-ns_status ns_admin_not_found(int64_t id, ns_err *err) {
-  return ns_fail(err, NS_ENOTFOUND, "there is no job %lld, live or in the history", (long long)id);
-}
-
 ns_status ns_job_info(ns_db *db, int64_t id, ns_info *info, ns_err *err) {
   bool found = false;
   ns_status st;
@@ -157,7 +153,7 @@ ns_status ns_job_info(ns_db *db, int64_t id, ns_info *info, ns_err *err) {
     st = read_info(db, NS_SQL_ADMIN_INFO_FINISHED, id, info, &found, err);
   if (st == NS_OK && !found) /* it may have been retried in between */
     st = read_info(db, NS_SQL_ADMIN_INFO, id, info, &found, err);
-  return st == NS_OK && !found ? ns_admin_not_found(id, err) : st;
+  return st == NS_OK && !found ? ns_db_no_job(id, err) : st;
 }
 
 /* ------------------------------------------------------------------ schedules */

@@ -5,7 +5,7 @@
 ** serialised with verdicts. A row that it leaves in ready or in a lease is stale by its run;
 ** the claim that meets it drops it. No assert: only the server knows the locks.
 */
-#include "admin/admin.h"
+#include "handle.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -132,7 +132,7 @@ static ns_status cancel_late(ns_db *db, work *w, bool replay, ns_err *err) {
   if (st != NS_OK)
     return st;
   if (w->then.outcome[0] == '\0')
-    return ns_admin_not_found(w->id, err);
+    return ns_db_no_job(w->id, err);
   if (replay && strcmp(w->then.outcome, "cancelled") == 0)
     return NS_OK;
   return ns_fail(err, NS_ESTATE, "job %lld has finished already: %s", (long long)w->id,
@@ -230,7 +230,7 @@ static ns_status retry_run(ns_db *db, ns_tx *tx, ns_err *err) {
   st = lock_past(db, w->id, &w->then, err);
   if (st == NS_OK && w->then.outcome[0] == '\0') {
     if ((st = lock_live(db, w->id, &w->now, err)) != NS_OK || !w->now.found)
-      return st == NS_OK ? ns_admin_not_found(w->id, err) : st;
+      return st == NS_OK ? ns_db_no_job(w->id, err) : st;
     return tx->replay ? NS_OK
                       : ns_fail(err, NS_ESTATE,
                                 "job %lld has not finished; only finished jobs "
@@ -264,7 +264,7 @@ ns_status ns_retry(ns_db *db, int64_t id, ns_err *err) {
 static ns_status ended_or_unknown(ns_db *db, work *w, ns_err *err) {
   ns_status st = lock_past(db, w->id, &w->then, err);
   if (st != NS_OK || w->then.outcome[0] == '\0')
-    return st == NS_OK ? ns_admin_not_found(w->id, err) : st;
+    return st == NS_OK ? ns_db_no_job(w->id, err) : st;
   return ns_fail(err, NS_ESTATE, "job %lld has finished already: %s", (long long)w->id,
                  w->then.outcome);
 }

@@ -284,6 +284,9 @@ ns_status ns_db_queues_read(ns_db *db, ns_queue_row **rows, size_t *n, ns_err *e
 ** one. */
 int64_t ns_db_kind_of(ns_bytes name);
 
+/* NOT_FOUND: no job has this id. */
+ns_status ns_db_no_job(int64_t id, ns_err *err);
+
 /* -------------------------------------------------- the schema: schema.c */
 
 /* ns_migrate; with 'anew' it makes procedures and views anew, too, when there

@@ -296,3 +296,7 @@ int64_t ns_db_kind_of(ns_bytes name) {
   }
   return (int64_t)(crc ^ UINT32_MAX);
 }
+
+ns_status ns_db_no_job(int64_t id, ns_err *err) {
+  return ns_fail(err, NS_ENOTFOUND, "there is no job %lld, live or in the history", (long long)id);
+}

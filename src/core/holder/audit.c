@@ -17,7 +17,7 @@
 ** (holder/repair.c). Asserted where a finding is kept to be repaired, and for the order of the
 ** jobs.
 */
-#include "holder/audit.h"
+#include "holder/holder.h"
 
 #include <stdlib.h>
 #include <string.h>

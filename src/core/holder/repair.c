@@ -11,7 +11,7 @@
 #include "claim/claim.h"
 #include "db/db.h"
 #include "handle.h"
-#include "holder/audit.h"
+#include "holder/holder.h"
 
 #define AT_ONCE 16 /* jobs per transaction: so many the statements take */
 

@@ -1,16 +1,48 @@
 /*
-** What rows of adopted tables do not say yet of their jobs: nightshift_owed. Who fails or ends
+** Which row of an adopted table a job stands for: its unique key is "row:SOURCE:ROW", both numbers
+** in decimal. And what such rows do not say yet of their jobs: nightshift_owed. Who fails or ends
 ** a job adds to it, and who serves the table takes from it.
 **
-** Invariant: a row of it is written in the transaction that writes what it tells. It is only
-** added to here, so no verdict waits for who has locked what is owed for the same row. No
-** assert: what else the transaction writes is the caller's.
+** Invariants: one row has one key, so it has one live job at most. What is owed is noted in the
+** transaction that writes what it tells. It is only added to here, so no verdict waits for who has
+** locked what is owed for the same row. No assert: what else the transaction writes is the caller's.
 */
 #include <stdlib.h>
+#include <string.h>
 
 #include "db/db.h"
 #include "err.h"
 #include "source/source.h"
+
+/* ------------------------------------------------------------ which row */
+
+/* The number from 'p' on, without a sign or a leading zero; NULL: there is none, or it is too
+** large. */
+static const char *read_number(const char *p, const char *end, int64_t *n) {
+  const char *start = p;
+  for (*n = 0; p < end && *p >= '0' && *p <= '9'; p++) {
+    int digit = *p - '0';
+    if (*n > (INT64_MAX - digit) / 10)
+      return NULL;
+    *n = *n * 10 + digit;
+  }
+  return p > start && *start != '0' ? p : NULL;
+}
+
+bool ns_source_origin(ns_bytes key, ns_origin *origin) {
+  static const size_t prefix = sizeof NS_SOURCE_PREFIX - 1;
+  const char *end;
+  const char *p;
+  if (key.p == NULL || key.n <= prefix || memcmp(key.p, NS_SOURCE_PREFIX, prefix) != 0)
+    return false;
+  end = key.p + key.n;
+  p = read_number(key.p + prefix, end, &origin->source);
+  if (p == NULL || p == end || *p != ':')
+    return false;
+  return read_number(p + 1, end, &origin->row) == end;
+}
+
+/* ------------------------------------------------------ what it is owed */
 
 void ns_source_note(ns_source_owed *owed, ns_bytes key, int64_t job, bool failed, int64_t due,
                     const char *outcome) {

@@ -8,7 +8,7 @@
 
 #include "nightshift_host.h"
 
-/* ------------------------------------------------ which row: origin.c */
+/* ------------------------------------------------ which row: owe.c */
 
 #define NS_SOURCE_PREFIX "row:" /* of keys that name a row; no other key begins so */
 

@@ -4,7 +4,7 @@
 ** met twice since names were forgotten last goes first. Lines of jobs: a ring each; loads
 ** count their jobs that are still in a line.
 */
-#include "pool/prefetch.h"
+#include "pool/process.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -17,7 +17,6 @@
 #include "err.h"
 #include "ipc/ipc.h"
 #include "log.h"
-#include "process/spawner.h"
 
 #define SEED_US (6 * NS_SECOND) /* for the seed to clear up and end */
 

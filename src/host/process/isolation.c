@@ -43,7 +43,6 @@
 
 #include "buf.h"
 #include "clock.h"
-#include "process/spawner.h"
 
 /* ------------------------------------------------------------------ sessions */
 

@@ -4,7 +4,7 @@
 ** One loop over two descriptors: the control socket and a signalfd for SIGCHLD. Exits are
 ** reported after all earlier events, because reports and commands are handled one at a time.
 */
-#include "process/spawner.h"
+#include "process/process.h"
 
 #include <errno.h>
 #include <fcntl.h>

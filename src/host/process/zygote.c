@@ -31,7 +31,6 @@
 
 #include "log.h"
 #include "nsl.h"
-#include "process/spawner.h"
 #include "worker/worker.h"
 
 /* -------------------------------------------------------- sockets of scripts */

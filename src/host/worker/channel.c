@@ -2,7 +2,7 @@
 ** Frames are written into the ring at once. Telling the host of it costs a system
 ** call, so that of a verdict may wait, for nsh_channel_flush or a ring that is full.
 */
-#include "worker/channel.h"
+#include "worker/worker.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -14,7 +14,6 @@
 ** The hook, the signal and the coroutine functions. There is one worker per process, so the
 ** state is static; the words that the signal's handler reads are volatile.
 */
-#include "worker/channel.h"
 #include "worker/worker.h"
 
 #include <lauxlib.h>

@@ -40,7 +40,6 @@
 
 #include "err.h"
 #include "nsl.h"
-#include "worker/channel.h"
 
 static lua_CFunction host_module;
 

@@ -20,7 +20,6 @@
 #include "clock.h"
 #include "ipc/ipc.h"
 #include "nsl.h"
-#include "worker/channel.h"
 
 #define HOLD_US 300        /* the host is told of a verdict at most so late */
 #define ASK_EVERY NS_SECOND /* cancelled() asks the host at most so often */

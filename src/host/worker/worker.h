@@ -66,4 +66,102 @@ void nsh_interrupt_install(lua_State *L);
 ** workers are forked from. */
 void nsh_restore_begin(void);
 
+/* -------- between the files of a worker: channel.c, interrupt.c, lua_state.c */
+
+/*
+** The channel of a worker, which is its end of its two rings (frames from the host, frames to
+** it). And the other parts that a worker's files share.
+**
+** Invariant: a frame in the ring is not lost, however the worker ends. The host drops a frame
+** that the worker died in the middle of. A worker without its host leaves. (Not asserted: specs
+** of the host cause the deaths.)
+*/
+
+/* --------------------------------------------------------------- the channel */
+
+typedef struct nsh_channel {
+  nsh_slots *slots;
+  nsh_slot *slot;
+  uint32_t index;
+  nsh_waker waker;
+  ns_buf in;       /* received */
+  size_t at;       /* of the first frame not taken yet */
+  ns_buf frame;    /* the one being built, to be posted */
+  bool untold;     /* the host does not know of all frames in the ring */
+  int64_t waiting; /* monotonic µs: since when a verdict is among it; 0: none is */
+  int64_t *ids;    /* for children: next first */
+  size_t nids, atid, capids;
+  size_t block; /* how many to ask for next time */
+} nsh_channel;
+
+void nsh_channel_open(nsh_channel *w, nsh_slots *slots, uint32_t index, int wakeup);
+
+/* Sends a verdict that is in 'frame'. The host hears of it with the next flush. */
+void nsh_channel_post(nsh_channel *w, int64_t now);
+
+/* Sends any other frame, which the host is to get at once. */
+void nsh_channel_post_now(nsh_channel *w);
+
+void nsh_channel_flush(nsh_channel *w);
+
+/* Waits for more bytes; the frames not taken stay at the same distance from 'at'. */
+void nsh_channel_receive(nsh_channel *w);
+
+/* Looks at the frame at 'at'; its bytes, 0: it is not complete. */
+size_t nsh_channel_peek(nsh_channel *w, size_t at, nsh_frame *f);
+
+/* Takes the 'n' bytes at 'at' out from among the rest. */
+void nsh_channel_drop(nsh_channel *w, size_t at, size_t n);
+
+/* An id for a child, from the host when there is none left here. False: the job is to stop. */
+bool nsh_channel_take_id(nsh_channel *w, int64_t *id);
+
+/* Ends the worker; its output is not lost. */
+void nsh_channel_leave(int status) __attribute__((noreturn));
+
+/* -------------------------------------------------------------- memory limit */
+
+/* From now on, in job 'seq', the state may grow by 'bytes'. When it is over,
+** 'slot' says so at once, for the handler may go on. [-0, +0, -] */
+void nsh_memory_limit_begin(lua_State *L, int64_t bytes, nsh_slot *slot, uint32_t seq);
+
+/* A new job begins, with a limit or without. */
+void nsh_memory_limit_forget(void);
+
+/* Lifts it. True: it was hit since it began. Safe to repeat. [-0, +0, -] */
+bool nsh_memory_limit_end(lua_State *L);
+
+/* Did the job, its limit perhaps lifted already, fail of a refusal, when
+** 'error' is how it failed? */
+bool nsh_memory_limit_blamed(ns_bytes error);
+
+/* "memory limit of 64 MiB" */
+ns_bytes nsh_memory_limit_text(void);
+
+/* ---------------------------------------------------------------- interrupts */
+
+/* Worker: from now on the signal is heard. */
+void nsh_interrupt_listen(lua_State *L, nsh_slot *slot);
+
+/* The handler of job 'seq' is about to run; 'timeout' for the message, µs. */
+void nsh_interrupt_begin(uint32_t seq, int64_t timeout);
+
+/* Is its Lua code about to be stopped? Then C code that waits returns to it. */
+bool nsh_interrupt_asked(void);
+
+/* The handler has ended. Returns why it was stopped; NONE: it was not. Safe to repeat. */
+nsh_why nsh_interrupt_end(void);
+
+/* "timeout after 5 s at jobs.lua:7" and a traceback; of the last job that was
+** stopped. */
+ns_bytes nsh_interrupt_text(void);
+
+/* ----------------------------------------------------------------- restoring */
+
+/* Remembers how it is now. Once per worker. */
+void nsh_restore_note(void);
+
+/* Makes it so again; false: that failed, and the process is not to run another job. */
+bool nsh_restore(void);
+
 #endif

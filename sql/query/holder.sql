@@ -1,6 +1,10 @@
--- Finding live jobs that are in no place, and putting them back. The looks read by key, a
--- stretch at a time, and lock nothing; a repair looks again under the lock of the job's row.
--- Sorted by name.
+-- Statements about holders and what they hold. Sorted by name.
+--
+-- audit_…: finding live jobs that are in no place, and putting them back. The looks read by key, a
+-- stretch at a time, and lock nothing. The repair looks again under the lock of the job's row.
+-- rescue_…: looking after other holders, and giving back what the dead ones held.
+-- slot_…: slots of locks and semaphores. Each statement runs on its own and writes one row at most,
+-- by its key. A statement that takes a slot waits for no row lock, so there is nothing to deadlock.
 
 -- name: audit_begin
 -- One host looks at a time, as long as its connection lives. 1: it is this one.
@@ -176,3 +180,133 @@ DELETE FROM nightshift_ready WHERE queue_id = ? AND rank = ? AND ready_at = ? AN
   AND run = ? AND EXISTS(SELECT 1 FROM nightshift_lease l
     JOIN JSON_TABLE(l.jobs, {tokens}) c
     WHERE c.id = nightshift_ready.job_id AND c.run = nightshift_ready.run)
+
+-- name: rescue_dead
+-- Params: holder, µs, its beat at the last look, whether its lock has to be free. Key: PRIMARY.
+-- No row: the holder came back, or another has declared it dead less than so many µs ago and is
+-- giving back its claims.
+UPDATE nightshift_holder SET dead = {now}
+WHERE id = ? AND (dead <= {now} - ? OR dead IS NULL AND beat = ?
+  AND (NOT ? OR IS_FREE_LOCK(CONCAT('nightshift:', {here}, ':', id))))
+
+-- name: rescue_delete
+-- Params: [id,…]. Key: PRIMARY. Rows of the dead go, each locked by its key; a holder that
+-- still lives registers anew. Rows of live holders are not touched: their claims hold them
+-- locked. 1205 at once when one is locked.
+SET STATEMENT innodb_lock_wait_timeout=0 FOR
+DELETE h FROM JSON_TABLE(?, {ids}) v
+STRAIGHT_JOIN nightshift_holder h FORCE INDEX (PRIMARY) ON h.id = v.id
+WHERE h.dead IS NOT NULL
+
+-- name: rescue_ended
+-- Params: [id,…]. Key: PRIMARY of each; locks the rows of served. Handlers of dead hosts are
+-- known for as long as handlers of hosts that ended: see report_served.
+REPLACE INTO nightshift_served (holder, workers, queues, handlers, reserves, ended)
+SELECT STRAIGHT_JOIN s.holder, 0, s.queues, s.handlers, s.reserves, h.dead
+FROM JSON_TABLE(?, {ids}) v
+JOIN nightshift_holder h FORCE INDEX (PRIMARY) ON h.id = v.id AND h.dead IS NOT NULL
+JOIN nightshift_served s FORCE INDEX (PRIMARY) ON s.holder = v.id AND s.ended IS NULL
+
+-- name: rescue_expired
+-- Key: none, all of expiry: few leases have one. No locks.
+SELECT e.lease, l.holder, e.expires - {now} AS ends_in
+FROM nightshift_expiry e LEFT JOIN nightshift_lease l ON l.id = e.lease
+ORDER BY e.lease
+
+-- name: rescue_holders
+-- Params: whether named locks work. Key: PRIMARY, all holders that live, or died and still have
+-- claims, or are past. Past: dead for half a minute, without claims, so that all lookers learn
+-- of the death. They are few. No locks.
+SELECT h.id, h.kind = 'host' AS host, h.pid, h.boot_id, h.dead IS NOT NULL AS dead,
+  h.beat, {now} - h.beat AS silent, {now} - h.started AS age,
+  ? AND IS_FREE_LOCK(CONCAT('nightshift:', {here}, ':', h.id)) AS free,
+  h.dead < {now} - 30000000
+    AND NOT EXISTS(SELECT 1 FROM nightshift_lease l WHERE l.holder = h.id) AS past
+FROM nightshift_holder h
+WHERE h.dead IS NULL OR h.dead < {now} - 30000000
+  OR EXISTS(SELECT 1 FROM nightshift_lease l WHERE l.holder = h.id)
+ORDER BY h.id
+
+-- name: rescue_leases
+-- Params: holder. Key: holder. No locks.
+SELECT id FROM nightshift_lease WHERE holder = ? ORDER BY id LIMIT 100
+
+-- name: rescue_next
+-- Key: none, all of expiry: few leases have one. No locks. µs until the next
+-- lease ends; NULL: none will.
+SELECT MIN(expires) - {now} FROM nightshift_expiry
+
+-- name: rescue_notices
+-- Params: holder. Key: PRIMARY, a range.
+DELETE nightshift_notice FROM nightshift_notice FORCE INDEX (PRIMARY) WHERE holder = ?
+
+-- name: rescue_orphans
+-- Leases of unknown holders, which no other look would find. Key: PRIMARY of both. No locks.
+SELECT l.id, l.holder FROM nightshift_lease l
+LEFT JOIN nightshift_holder h ON h.id = l.holder
+WHERE h.id IS NULL LIMIT 100
+
+-- name: rescue_tokens
+-- Params: lease. Key: PRIMARY. The claims of the lease; no locks, the verdicts are fenced.
+SELECT c.id, c.run
+FROM nightshift_lease l
+JOIN JSON_TABLE(l.jobs, {tokens}) c
+WHERE l.id = ?
+
+-- name: slot_gone
+-- Params: limit. Slots of an owner that is gone. Key: none, all slots; PRIMARY of job
+-- and holder. No locks.
+SELECT s.name, s.slot, s.token
+FROM nightshift_slot s
+LEFT JOIN nightshift_job j ON j.id = s.job_id AND j.run = s.run
+LEFT JOIN nightshift_holder h ON h.id = s.holder AND h.dead IS NULL
+WHERE j.id IS NULL AND h.id IS NULL
+LIMIT ?
+
+-- name: slot_look
+-- Params: job, run, holder, name, name, n. The first row (slot 0) is about ourselves and says
+-- whether another waiter is next in line. The other rows are the taken slots of 1 to n. gone:
+-- its owner is gone; suspect: the named lock of its holder is free. Then its owner: a job, or a
+-- process of a machine. Key: PRIMARY, a range of the name; PRIMARY of job and holder. No locks.
+SELECT 0 AS slot, 0 AS token,
+  NOT EXISTS(SELECT 1 FROM nightshift_job WHERE id = ? AND run = ?) AND
+  NOT EXISTS(SELECT 1 FROM nightshift_holder WHERE id = ? AND dead IS NULL) AS gone,
+  COALESCE(IS_USED_LOCK(CONCAT('nightshift-next:', {here}, MD5(?)))
+    <> CONNECTION_ID(), 0) AS queued,
+  0 AS suspect, NULL AS job, NULL AS pid, NULL AS host
+UNION ALL
+SELECT s.slot, s.token, j.id IS NULL AND h.id IS NULL, 0,
+  h.id IS NOT NULL AND IS_FREE_LOCK(CONCAT('nightshift:', {here}, ':', h.id)),
+  j.id, h.pid, h.host
+FROM nightshift_slot s
+LEFT JOIN nightshift_job j ON j.id = s.job_id AND j.run = s.run
+LEFT JOIN nightshift_holder h ON h.id = s.holder AND h.dead IS NULL
+WHERE s.name = ? AND s.slot <= ?
+
+-- name: slot_next
+-- Params: name. The named lock that says "this session is next in line".
+SELECT GET_LOCK(CONCAT('nightshift-next:', {here}, MD5(?)), 0)
+
+-- name: slot_next_done
+-- Params: name.
+DO RELEASE_LOCK(CONCAT('nightshift-next:', {here}, MD5(?)))
+
+-- name: slot_release
+-- Params: name, slot, token. Key: PRIMARY. May be run twice. Array-bound, too.
+DELETE nightshift_slot FROM nightshift_slot FORCE INDEX (PRIMARY)
+WHERE name = ? AND slot = ? AND token = ?
+
+-- name: slot_take
+-- Params: token, job, run, holder, name, slot. Key: PRIMARY; 1062 or 1205 at
+-- once when another session was faster.
+SET STATEMENT innodb_lock_wait_timeout=0 FOR
+INSERT INTO nightshift_slot (token, job_id, run, holder, name, slot, since)
+VALUES (?, ?, ?, ?, ?, ?, {now})
+
+-- name: slot_take_over
+-- Params: token, job, run, holder, name, slot, old token. Key: PRIMARY; 1205 at
+-- once when another session is at it, no row when that was faster.
+SET STATEMENT innodb_lock_wait_timeout=0 FOR
+UPDATE nightshift_slot
+SET token = ?, job_id = ?, run = ?, holder = ?, since = {now}
+WHERE name = ? AND slot = ? AND token = ?
