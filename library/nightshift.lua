@@ -119,12 +119,23 @@ function nightshift.decode(text) end
 ---@return table handler for a handler file
 function nightshift.background(definition) end
 
---- Has a function called in each worker of a host: at its start, before its first job, or at
---- its orderly end, for which all of them together have a second. Called while a script is
---- loaded. An error is logged, and the worker goes on.
----@param event "worker.start"|"worker.stop"
----@param fn fun()
+--- Has a function called in each worker of a host: at its start, before its first job; at its
+--- orderly end, for which all of them together have a second; or around each job: `job.start`
+--- gets the job, `job.done` job, result and seconds, `job.failed` job, error and seconds,
+--- `job.dead` job, reason and error. Called while a script is loaded. An error is logged, and
+--- the worker goes on.
+---@param event "worker.start"|"worker.stop"|"job.start"|"job.done"|"job.failed"|"job.dead"
+---@param fn fun(job: nightshift.Job?, ...)
 function nightshift.on(event, fn) end
+
+--- Raises, anywhere below a handler: the job is dead at once, as by `job:discard`.
+---@param reason any
+function nightshift.discard(reason) end
+
+--- Raises, anywhere below a handler: the attempt has failed, and the next comes after `delay`.
+---@param delay nightshift.Duration
+---@param err any
+function nightshift.retry_in(delay, err) end
 
 --- What the processes of one host share: its workers, or in plain Lua a process
 --- and the children it forks after the first use. Lost when all have ended.
@@ -1048,6 +1059,10 @@ function Job:log(text) end
 --- Has it been cancelled, or lost otherwise, meanwhile?
 ---@return boolean
 function Job:cancelled() end
+
+--- The same, and whether its host drains or stops: a long handler had better end.
+---@return boolean
+function Job:stopping() end
 
 --- A child, written with this run's verdict: claimable once this job is done,
 --- dropped when the run fails.

@@ -1,4 +1,4 @@
---- Loading handler files, and what they register beside handlers: functions for each worker.
+--- Loading handler files.
 --
 -- A handler file is a Lua chunk that returns a table {name = handler}; a
 -- handler is a function, a function with limits or a schedule, {run = function, memory =
@@ -97,7 +97,8 @@ local function add(set, file, name, handler, shown)
   set.names[#set.names + 1] = name
 end
 
-local FIELDS = { run = true, memory = true, max_phases = true, queue = true }
+local FIELDS = { run = true, memory = true, max_phases = true, queue = true, check = true, around = true,
+  backoff = true }
 for field in pairs(definition.FIELDS) do FIELDS[field] = true end
 
 -- Bytes of a schedule that a file declares.
@@ -117,12 +118,60 @@ local function check_limited(handler)
   if type(handler.run) ~= "function" then
     return ("'run' must be a function, got %s"):format(handler.run == nil and "nothing" or type(handler.run))
   end
+  for _, field in ipairs { "check", "around" } do
+    if handler[field] ~= nil and type(handler[field]) ~= "function" then
+      return ("%s must be a function, got %s"):format(field, type(handler[field]))
+    end
+  end
   local ok, why = handler.max_phases == nil, "max_phases must be a number"
   if type(handler.max_phases) == "number" then ok, why = options.PHASES(handler.max_phases, "max_phases") end
   if not ok then return why end
   if handler.memory == nil then return nil end
   local bytes, message = options.size(handler.memory, "memory")
   return message, bytes
+end
+
+-- ------------------------------------------------------ what goes around a handler
+
+local LONGEST, SPREAD = 3600, 0.2 -- as those of a push's backoff
+
+--- Microseconds before the next attempt, when the first pause is so long: it doubles, up to an hour.
+---@param first integer µs
+---@param n integer attempts that have failed
+---@return integer
+function handlers.pause(first, n)
+  local pause = first
+  for _ = 2, n do pause = math.min(pause * 2, math.max(first, LONGEST * 1000000)) end
+  return math.floor(pause * (1 + SPREAD * (2 * math.random() - 1)))
+end
+
+--- What is wrong with backoff; nil and the value, µs or a function, when nothing is.
+local function check_backoff(backoff)
+  if backoff == nil or type(backoff) == "function" then return nil, backoff end
+  local ok, us, message = pcall(options.duration, backoff, "backoff")
+  if not ok then return "backoff must be seconds, a text like '10s', or a function, got a " .. type(backoff) end
+  return message, us
+end
+
+--- The handler behind its check: a payload that is refused ends its job.
+local function checked(check, run)
+  return function(claimed)
+    local ok, good, message = pcall(check, claimed.payload)
+    if ok and (good or good == nil and message == nil) then return run(claimed) end
+    local why = not ok and good or message
+    if job.raised(why) then error(why, 0) end
+    return claimed:discard("payload refused: " .. job.error_text(why == nil and "its check says false" or why))
+  end
+end
+
+--- What is called for a job.
+local function composed(handler)
+  local run, around = handler.run, handler.around
+  if around then
+    local inner = run
+    run = function(claimed) return around(claimed, inner) end
+  end
+  return handler.check and checked(handler.check, run) or run
 end
 
 --- Adds what a handler declares; what is wrong with it.
@@ -143,9 +192,11 @@ end
 local function add_limited(set, file, name, handler)
   local wrong, bytes = check_limited(handler)
   wrong = wrong or add_schedule(set, name, handler)
+  local backoff
+  if not wrong then wrong, backoff = check_backoff(handler.backoff) end
   if wrong then return ("%s: handler '%s': %s"):format(place(file, handler), name, wrong) end
-  set.memory[name], set.phases[name] = bytes, handler.max_phases
-  return add(set, file, name, handler.run, handler)
+  set.memory[name], set.phases[name], set.backoffs[name] = bytes, handler.max_phases, backoff
+  return add(set, file, name, composed(handler), handler)
 end
 
 local function add_handler(set, file, name, handler)
@@ -185,9 +236,10 @@ end
 ---@return table<string, integer>? phases by name, where a handler says so
 ---@return {short: string, files: string}? version of what was read
 ---@return string[]? schedules that handlers declare, {name, schedule} each, as JSON
+---@return table<string, integer|function>? backoffs µs of the first pause, or what says each
 function handlers.load(paths)
   local files, set = {}, { functions = {}, places = {}, names = {}, memory = {}, phases = {}, schedules = {},
-    seen = versions.begin() }
+    backoffs = {}, seen = versions.begin() }
   for _, path in ipairs(paths) do
     local message = expand(path, files)
     if message then return nil, message end
@@ -197,7 +249,8 @@ function handlers.load(paths)
     if message then return nil, message end
   end
   table.sort(set.names)
-  return set.functions, set.names, set.memory, set.phases, versions.finish(set.seen), set.schedules
+  return set.functions, set.names, set.memory, set.phases, versions.finish(set.seen), set.schedules,
+    set.backoffs
 end
 
 --- What to say about a name without a handler.
@@ -207,39 +260,6 @@ end
 function handlers.unknown(name, names)
   local known = #names > 0 and table.concat(names, ", ") or "none"
   return ("no handler named '%s'; known: %s"):format(name, known)
-end
-
--- ------------------------------------------------------- functions for each worker
-
--- `nightshift.on` registers them while scripts are loaded, in the process that forks the workers,
--- so each worker has them. An error in one is told to the host, and keeps no worker from work.
-
-local EVENTS = { ["worker.start"] = {}, ["worker.stop"] = {} }
-
---- Has a function called in each worker: at its start, before its first job, or at its
--- orderly end.
----@param event "worker.start"|"worker.stop"
----@param fn fun()
-function handlers.on(event, fn)
-  if not EVENTS[event] then
-    options.raise("on: the event must be 'worker.start' or 'worker.stop', got '%s'", tostring(event))
-  end
-  if type(fn) ~= "function" then options.raise("on: '%s' wants a function, got %s", event, type(fn)) end
-  table.insert(EVENTS[event], fn)
-end
-
-local function hook_traceback(err)
-  return (job.traceback(err, 2):gsub("\n%s*%[C%]: in function 'xpcall'.*$", ""))
-end
-
---- Calls what was registered, one after the other.
----@param event string
----@param complain fun(event: string, text: string) called with each error
-function handlers.call(event, complain)
-  for _, fn in ipairs(EVENTS[event]) do
-    local ok, message = xpcall(fn, hook_traceback)
-    if not ok then complain(event, message) end
-  end
 end
 
 return handlers

@@ -121,12 +121,40 @@ function job.traceback(value, level)
   return job.error_text(value) .. "\n" .. debug_traceback(nil, level + 1)
 end
 
+-- ------------------------------------------------- verdicts that are raised
+
+-- What nightshift.discard and nightshift.retry_in raise: {kind, text, delay}.
+local Raised = { __name = "nightshift.verdict", __tostring = function(self) return self.text end }
+
+--- The verdict that an error value is; nil: it is an error as others are.
+---@param value any
+---@return {kind: "discard"|"fail", text: string, delay: number?}?
+function job.raised(value)
+  return type(value) == "table" and real_metatable(value) == Raised and value or nil
+end
+
 --- Seconds of a duration; raises on a bad one.
 local function seconds(value, what)
   if value == nil then return nil end
   local us, message = options.duration(value, what)
   if not us then raise("%s", message) end
   return us / 1000000
+end
+
+--- Raises: the job is dead at once, as by job:discard, wherever below its handler this is called.
+---@param reason any
+function job.discard(reason)
+  error(setmetatable({ kind = "discard", text = job.error_text(reason) }, Raised), 0)
+end
+
+--- Raises: the attempt has failed, and the next comes after this delay.
+---@param delay number|string
+---@param err any nil: a text that says when
+function job.retry_in(delay, err)
+  local after = seconds(delay, "retry_in: the delay")
+  if after == nil then raise "retry_in wants a delay" end
+  local text = err == nil and ("to be retried in %s s"):format(units.number(after)) or job.error_text(err)
+  error(setmetatable({ kind = "fail", text = text, delay = after }, Raised), 0)
 end
 
 -- Called by each verb itself: behind a tail call the caller's line would be lost.
@@ -343,6 +371,15 @@ function methods:cancelled()
   return self._backend.cancelled(self)
 end
 
+--- Should a long handler come to an end? True once its host drains or stops, or when the job is
+-- cancelled. It may keep what it has, and go back: `return job:again(0, state)`.
+---@return boolean
+function methods:stopping()
+  own(self, "stopping")
+  local is_stopping = self._backend.stopping or self._backend.cancelled
+  return is_stopping(self)
+end
+
 --- The child as an entry for the core, which keeps nothing of the caller's tables: they
 -- may be something else by the time of the verdict.
 local function child_of(self, name, payload, opts)
@@ -411,6 +448,9 @@ end
 function job.let_go(self, err)
   local is_open = self._backend.is_open
   if self._settled or (is_open and not is_open()) then return end
+  local verdict = job.raised(err)
+  if verdict and verdict.kind == "discard" then return self:discard(verdict.text) end
+  if verdict then return self:fail(verdict.text, { retry_in = verdict.delay }) end
   if err ~= nil then return self:fail(err) end
   return self:release()
 end

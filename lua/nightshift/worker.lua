@@ -10,6 +10,7 @@
 local address = require "nightshift.address"
 local core = require "nightshift.core"
 local handlers = require "nightshift.handlers"
+local hooks = require "nightshift.hooks"
 local job = require "nightshift.job"
 local mutex = require "nightshift.mutex"
 local options = require "nightshift.options"
@@ -20,7 +21,7 @@ local worker = {}
 local debug_traceback, getmetatable, match, next, pcall, xpcall =
   debug.traceback, getmetatable, string.match, next, pcall, xpcall
 
-local job_traceback = job.traceback
+local job_traceback, job_raised = job.traceback, job.raised
 
 local current      -- the running job
 local verdict      -- what it recorded
@@ -33,6 +34,7 @@ end
 
 --- Traceback of a handler, without the lines of what called it.
 local function traceback(err)
+  if job_raised(err) then return err end
   local text = job_traceback(err, 2)
   return match(text, "^(.*)\n%s*%[C%]: in function 'xpcall'") or text
 end
@@ -93,6 +95,10 @@ local function make_backend(api, connection, max_children)
     return asking ~= current or api.cancelled()
   end
 
+  function backend.stopping(asking)
+    return asking ~= current or api.stopping()
+  end
+
   function backend.take_id(parent)
     if parent ~= current then return gone() end
     return api.take_id()
@@ -132,6 +138,15 @@ local function failure(fields, err)
   return { id = fields.id, run = fields.run, lease = fields.lease, kind = "fail", error = err }
 end
 
+--- The verdict of an error.
+local function raised(fields, err)
+  local asked = job_raised(err)
+  if not asked then return failure(fields, err) end
+  local v = failure(fields, asked.text)
+  v.kind, v.delay = asked.kind, asked.delay and core.duration(asked.delay)
+  return v
+end
+
 --- The recorded verdict as the core wants it.
 local function finished(fields, v, phases)
   return {
@@ -146,7 +161,7 @@ end
 --- How the run of a handler ended: a plain result, or nil and a verdict. That it has
 -- failed it may say as any function does: nil and a message.
 local function outcome(ended, phases, ok, value, message)
-  if not ok then return nil, failure(ended, value) end
+  if not ok then return nil, raised(ended, value) end
   if verdict then return nil, finished(ended, verdict, phases) end
   if ended._unspawned then return nil, failure(ended, ended._unspawned) end
   if value == nil and message ~= nil then return nil, failure(ended, job.error_text(message)) end
@@ -184,10 +199,35 @@ local function is_intact(standard)
   return true
 end
 
+--- The delay before the next attempt, in µs, as the handler wants it; nil: as the push said.
+local function delay_of(backoff, failed, err, api)
+  local n = failed.attempt
+  if type(backoff) == "number" then return handlers.pause(backoff, n) end
+  local ok, seconds = xpcall(backoff, traceback, n, err)
+  if ok and seconds == nil then return nil end
+  local us, message
+  if ok then ok, us, message = pcall(options.duration, seconds, "backoff") end
+  if ok and us then return us end
+  api.complain("backoff", job.error_text(message or us or seconds))
+end
+
+--- Calls what scripts want to be told of: how a job has ended.
+local function tell_end(ended, result, v, since, api)
+  local seconds = core.clock() - since
+  local kind = v and v.kind or "ack"
+  if kind == "ack" then return hooks.run("job.done", api.complain, ended, result, seconds) end
+  if kind ~= "fail" and kind ~= "discard" then return end
+  if kind == "fail" then hooks.run("job.failed", api.complain, ended, v.error, seconds) end
+  if kind == "discard" or ended.attempt >= ended.max_attempts then
+    hooks.run("job.dead", api.complain, ended, kind == "fail" and "failed" or "discarded", v.error)
+  end
+end
+
 --- What the C side calls per job: result, verdict, and whether this worker had
 -- better be replaced.
 local function make_run(set, api, backend, standard)
-  local functions, memory, phases = set.functions, set.memory, set.phases
+  local functions, memory, phases, backoffs = set.functions, set.memory, set.phases, set.backoffs
+  local hooked = hooks.any "job."
   return function(fields)
     local handler = functions[fields.name]
     if not handler then
@@ -200,9 +240,13 @@ local function make_run(set, api, backend, standard)
     current, verdict = job.new(fields, backend), nil
     backend.own_slots()
     local this = current
-    local limit = memory[fields.name]
+    local limit, since = memory[fields.name], hooked and core.clock()
     if limit then api.quota(limit) end
+    if hooked then hooks.run("job.start", api.complain, this) end
     local result, v = outcome(this, phases[fields.name], xpcall(handler, traceback, this))
+    local backoff = v and v.kind == "fail" and not v.delay and backoffs[fields.name]
+    if backoff then v.delay = delay_of(backoff, this, v.error, api) end
+    if hooked then tell_end(this, v and v.result or result, v, since, api) end
     mutex.release_all()
     current, this._settled = nil, this._settled or "its return"
     backend.own_slots()
@@ -241,19 +285,20 @@ function worker.prepare(files, api, connection, memory, max_children)
   replace_exit(api)
   address.serve(connection)
   local standard = library()
-  local functions, names, limits, phases, version, schedules = handlers.load(files)
+  local functions, names, limits, phases, version, schedules, backoffs = handlers.load(files)
   if not functions then return nil, names end
   accept(standard)
   for _, name in ipairs(memory > 0 and names or {}) do limits[name] = limits[name] or memory end
   -- math.randomseed() by itself would seed all workers of one second alike
   local function begin(a, b)
     math.randomseed(a, b)
-    handlers.call("worker.start", api.complain)
+    hooks.run("worker.start", api.complain)
   end
   local backend = make_backend(api, connection, max_children)
   return { names = names, version = version.short, files = version.files, schedules = schedules }, begin,
-    make_run({ functions = functions, names = names, memory = limits, phases = phases }, api, backend, standard),
-    make_reset(backend), function() handlers.call("worker.stop", api.complain) end
+    make_run({ functions = functions, names = names, memory = limits, phases = phases, backoffs = backoffs }, api,
+      backend, standard),
+    make_reset(backend), function() hooks.run("worker.stop", api.complain) end
 end
 
 return worker

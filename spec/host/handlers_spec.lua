@@ -599,7 +599,8 @@ return { started = function() return started end }]]
   it("nightshift.on wants an event that there is, and a function", function()
     local nightshift = require "nightshift"
     assert.has_error(function() nightshift.on("worker.begin", print) end,
-      "nightshift: on: the event must be 'worker.start' or 'worker.stop', got 'worker.begin'")
+      "nightshift: on: the event must be 'worker.start', 'worker.stop', 'job.start', "
+        .. "'job.done', 'job.failed' or 'job.dead', got 'worker.begin'")
     assert.has_error(function() nightshift.on("worker.stop", 1) end,
       "nightshift: on: 'worker.stop' wants a function, got number")
   end)

@@ -34,6 +34,7 @@ static void enter_mode(nsh_host *h, nsh_mode m, int64_t max) {
 void nsh_mode_drain(nsh_host *h, const char *why) {
   ns_log(NS_LOG_INFO, "host.drain", NS_FIELDS(ns_fs("why", why)));
   enter_mode(h, NSH_MODE_DRAINING, h->cfg->drain_timeout);
+  nsh_slots_stop(h->slots);
   nsh_pool_close(&h->pools);
   nsh_mode_serve(h, NULL, NULL);
 }
@@ -42,6 +43,7 @@ void nsh_mode_stop(nsh_host *h, const char *why) {
   ns_log(NS_LOG_INFO, "host.stop", NS_FIELDS(ns_fs("why", why)));
   nsh_pool_close(&h->pools);
   enter_mode(h, NSH_MODE_STOPPING, SETTLE_US);
+  nsh_slots_stop(h->slots);
   nsh_pool_kill(&h->pools);
 }
 

@@ -75,6 +75,7 @@ end
 local OUR_FRAMES = "\n%s*%[C%]: in function 'xpcall'\n[^\n]*nightshift/cli/run%.lua.*$"
 
 local function traceback(err)
+  if job.raised(err) then return err end
   return (job.traceback(err, 2):gsub(OUR_FRAMES, ""))
 end
 
@@ -135,6 +136,8 @@ local function run_once(self, task)
   function os.exit() error("os.exit called by the handler", 2) end -- luacheck: ignore 122
   local ok, result, message = xpcall(handler, traceback, made)
   os.exit = exit -- luacheck: ignore 122
+  local asked = not ok and job.raised(result)
+  if asked then return { kind = asked.kind, error = asked.text, delay = asked.delay } end
   if not ok then return { kind = "fail", error = result, raised = true } end
   if self.verdict then return self.verdict end
   if result == nil and message ~= nil then return { kind = "fail", error = job.error_text(message) } end

@@ -295,6 +295,7 @@ typedef struct nsh_slots {
   /* Monotonic µs. After that instant nothing may be started: the host has not heard from the
   ** database for so long that other hosts may have its jobs. 0: no such limit. */
   _Atomic int64_t valid_until;
+  _Atomic bool stopping; /* the host drains or stops: long handlers had better end */
   nsh_pending pending;
   nsh_slot slot[];
 } nsh_slots;
@@ -302,6 +303,10 @@ typedef struct nsh_slots {
 /* Maps 'n' zeroed slots, shared with all later children. NULL: no memory. */
 nsh_slots *nsh_slots_map(size_t n);
 void nsh_slots_unmap(nsh_slots *slots, size_t n);
+
+/* Host: it drains or stops, from now on. Worker: does it? */
+void nsh_slots_stop(nsh_slots *slots);
+bool nsh_slots_stopping(const nsh_slots *slots);
 
 /* Host, any thread: claims hold at least until then. */
 void nsh_slots_fresh(nsh_slots *slots, int64_t until);

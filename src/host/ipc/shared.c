@@ -134,6 +134,14 @@ void nsh_slots_fresh(nsh_slots *slots, int64_t until) {
   atomic_store(&slots->valid_until, until);
 }
 
+void nsh_slots_stop(nsh_slots *slots) {
+  atomic_store(&slots->stopping, true);
+}
+
+bool nsh_slots_stopping(const nsh_slots *slots) {
+  return atomic_load(&slots->stopping);
+}
+
 bool nsh_slots_valid(const nsh_slots *slots, int64_t now) {
   int64_t until = atomic_load(&slots->valid_until);
   return until == 0 || now <= until;

@@ -113,6 +113,15 @@ static int api_cancelled(lua_State *L) {
   return 1;
 }
 
+/* stopping(): does the host drain or stop, or is the job to stop? */
+static int api_stopping(lua_State *L) {
+  if (!nsh_slots_stopping(w.channel.slots))
+    return api_cancelled(L);
+  need_job(L);
+  lua_pushboolean(L, true);
+  return 1;
+}
+
 /* log(text): one line of the running job. */
 static int api_log(lua_State *L) {
   ns_bytes text;
@@ -176,6 +185,7 @@ static int api_exit(lua_State *L) {
 void nsh_worker_pushapi(lua_State *L) {
   static const luaL_Reg api[] = {{"touch", api_touch},
                                  {"cancelled", api_cancelled},
+                                 {"stopping", api_stopping},
                                  {"log", api_log},
                                  {"take_id", api_take_id},
                                  {"quota", api_quota},
