@@ -325,41 +325,47 @@ local OVERDUE, LIMIT = 3, 5 -- seconds
 contenders.death = ("Claims are overdue after %d s here, where a design has that; never: not within %d s.")
   :format(OVERDUE, LIMIT)
 
-local function dying(s, c)
-  local rows = c.batch or 1
-  local first = 1
-  if c.group == "own" then
-    tables.empty(s.db)
-    first = fill.own(s, c, rows, 0)
-  else
-    create(s, c, rows)
+-- Makes the rows; the first id of those that there are.
+local function prepare(s, c)
+  if c.group ~= "own" then
+    create(s, c, c.batch or 1)
+    return 1
   end
+  tables.empty(s.db)
+  return (fill.own(s, c, c.batch or 1, 0))
+end
+
+local function dying(s, c, first)
+  local rows = c.batch or 1
   return assert(io.popen(command(s, "death", c, { batch = rows, rows = rows, first = first, overdue = OVERDUE,
     limit = LIMIT })))
 end
 
--- Those that can be at one time: no two at one table.
+-- Those that can be at one time: no two at one table. They keep their order.
 local function parties(list)
   local all = {}
   for _, c in ipairs(list) do
     local i = 1
     while all[i] and all[i][c.group] do i = i + 1 end
     all[i] = all[i] or {}
-    all[i][c.group] = c
+    all[i][c.group] = true
+    table.insert(all[i], c)
   end
   return all
 end
 
 --- Kills one worker of each that has rows: by name, `free_s`, the seconds until another
--- had one of them, or nothing of the kind.
+-- had one of them, or nothing of the kind. A design's new table takes all jobs of ours with it, so
+-- these are made last, and none begins before.
 function contenders.deaths(s, list)
   local found = {}
   for _, party in ipairs(parties(list)) do
-    local pipes = {}
-    for _, c in pairs(party) do pipes[c.name] = dying(s, c) end
-    for name, pipe in pairs(pipes) do
-      found[name] = assert(nightshift.decode(pipe:read "a"))
-      assert(pipe:close(), "bench: a death failed")
+    local firsts, pipes = {}, {}
+    for i, c in ipairs(party) do firsts[i] = prepare(s, c) end
+    for i, c in ipairs(party) do pipes[i] = dying(s, c, firsts[i]) end
+    for i, c in ipairs(party) do
+      found[c.name] = assert(nightshift.decode(pipes[i]:read "a"))
+      assert(pipes[i]:close(), "bench: a death failed")
     end
   end
   return found
