@@ -139,7 +139,7 @@ describe("statements about what rows are owed, and their jobs,", function()
     for _, row in ipairs(all("EXPLAIN " .. core.sql "source_known", 1, 1, "[1,2]")) do
       keys[row.table or "-"] = ("%s %s"):format(row.key, row.type)
     end
-    assert.same({ "PRIMARY unique_subquery", "of_row index_subquery" }, { keys.u, keys.o })
+    assert.same({ "PRIMARY eq_ref", "of_row ref" }, { keys.u, keys.o })
   end)
 end)
 
