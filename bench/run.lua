@@ -19,7 +19,7 @@ local verbs = require "bench.questions.verbs"
 -- In this order. Those that are not a file of their own name are in verbs.lua.
 local QUESTIONS = {
   "push", "claim", "handles", "work", "latency", "idle", "workers", "memory", "volume", "looking", "purge", "prune",
-  "parked", "large", "flows",
+  "parked", "large", "flows", "adopted",
 }
 
 local function misuse(format, ...)

@@ -20,7 +20,7 @@ $(O)/bench/strategies: $(STRATEGIES) bench/floor/bench.h bench/designs/crew.h $(
 # ARGS="--only work,latency --rounds 5 --scale 0.1 --json FILE"
 .PHONY: bench
 bench: deps
-	@$(PARALLEL) $(if $(V),,-s) all $(O)/bench/floor $(O)/bench/verbs
+	@$(PARALLEL) $(if $(V),,-s) all $(O)/bench/floor $(O)/bench/verbs $(O)/proxy
 	@O="$(O)" LUA="$(LUA)" sh bench/run.sh $(ARGS)
 
 #: make bench-strategies    designs of queues, side by side; ONLY=..., DOC=doc/strategies.md

@@ -177,9 +177,7 @@ describe("rows", function()
     nothing_left()
   end)
 
-  -- Each statement of the program may be cut: it gives its verdicts again until they are told. Some
-  -- hundreds of KILL QUERY are enough for MariaDB 10.11.19 to end by SIGSEGV in one run of about
-  -- twelve, and all specs behind it with it.
+  -- Each statement of the program may be cut: it gives its verdicts again until they are told.
   for _, i in ipairs(os.getenv "NIGHTSHIFT_LONG" and { 1, 4 } or {}) do
     it("of " .. published[i][1] .. " are done once, whatever statement a KILL QUERY hits", function()
       local map_name, _, _, given = table.unpack(published[i])
