@@ -125,6 +125,18 @@ describe("hosts push ticks:", function()
     stop(h)
   end)
 
+  it("and go on beside one that cannot be read", function()
+    assert(handle:schedule { name = "bad", every = 1, push = { "noop" } })
+    assert(handle:schedule { name = "good", every = 1, push = { "good" } })
+    assert(handle:execute "UPDATE nightshift_schedule SET definition = '5', next_at = 1 WHERE name = 'bad'")
+    local h = host.start(url, IDLE)
+    eventually(function() return #jobs "good" >= 1 end)
+    local failed = handle:execute "SELECT error, next_at FROM nightshift_schedule WHERE name = 'bad'"[1]
+    assert.is_string(failed.error)
+    assert.is_nil(failed.next_at)
+    stop(h)
+  end)
+
   it("when the server comes back", function()
     assert(handle:schedule { name = "t", every = 1, push = { "noop" } })
     local h = host.start(url, IDLE)

@@ -34,6 +34,8 @@ describe("db:schedule", function()
     local due = assert(handle:schedule { name = "often", every = "10m", push = { "clean", { list = core.array {} } } })
     core.sleep(0.002)
     assert.equal(due, handle:schedule { name = "often", every = 600, push = { "clean", { list = core.array {} } } })
+    assert.equal(due, handle:schedule { name = "often", every = 600, push = { "wash" } })
+    assert.equal("wash", handle:schedules()[1].job)
     assert.is_true(handle:schedule { name = "often", every = 601, push = { "clean" } } > due)
     assert.equal(1, #handle:schedules())
   end)
@@ -76,6 +78,32 @@ describe("db:schedule", function()
     end
   end)
 
+  it("resume starts one that has failed", function()
+    local due = handle:schedule(daily())
+    handle:execute "UPDATE nightshift_schedule SET next_at = NULL, error = 'why'"
+    assert(handle:schedule_resume "report")
+    local row = handle:schedules()[1]
+    assert.same({ due, nil }, { row.due, row.error })
+  end)
+
+  it("leaves no transaction behind when it raises", function()
+    assert(handle:schedule(daily()))
+    handle:execute [[UPDATE nightshift_schedule SET definition = '5']]
+    assert.is_false(pcall(handle.schedule_run, handle, "report"))
+    assert.is_true(handle:transaction(function() return true end))
+  end)
+
+  it("shows a thousand in a moment", function()
+    handle:transaction(function()
+      for i = 1, 10 do assert(handle:schedule(daily { name = "r" .. i, cron = "0 0 29 2 *" })) end
+    end)
+    handle:execute [[INSERT INTO nightshift_schedule (name, definition, next_at)
+      SELECT CONCAT(name, '.', seq), definition, next_at FROM nightshift_schedule JOIN seq_1_to_99]]
+    local since = os.clock()
+    assert.equal(1000, #handle:schedules())
+    assert.is_true(os.clock() - since < proc.limit(1))
+  end)
+
   it("run gives the job that lives, where jobs do not overlap", function()
     assert(handle:schedule(daily { overlap = "skip" }))
     local id = assert(handle:schedule_run "report")
@@ -93,6 +121,7 @@ describe("db:schedule", function()
       ["schedule: name has a control character"] = daily { name = "a\n" },
       ["schedule: name is empty"] = daily { name = "" },
       ["schedule: job name is empty"] = daily { push = { "" } },
+      ["schedule: cron '0 0 31 2 *' names a day that does not come"] = daily { cron = "0 0 31 2 *" },
       ["schedule: queue has 65 bytes"] = daily { push = { "x", nil, { queue = ("q"):rep(65) } } },
     } do
       local ok, why, code = handle:schedule(given or daily { cron = "* *" })
@@ -104,6 +133,8 @@ describe("db:schedule", function()
     for message, given in pairs {
       ["give either cron"] = { name = "a", push = { "x" } },
       ["push must be {name, payload, options}"] = { name = "a", cron = "@daily" },
+      ["{name, payload, options}; it has 'payload', too"] = daily { push = { "x", payload = { a = 1 } } },
+      ["{name, payload, options}; it has '4', too"] = daily { push = { "x", nil, {}, 4 } },
       ["unknown option 'crn'; did you mean 'cron'?"] = { name = "a", crn = "@daily", push = { "x" } },
       ["zone goes with cron"] = { name = "a", every = 60, zone = "UTC", push = { "x" } },
       ["unknown option 'unique'"] = daily { push = { "x", nil, { unique = "k" } } },

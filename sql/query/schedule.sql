@@ -18,7 +18,7 @@ DELETE FROM nightshift_schedule WHERE name = ? AND declared = ?
 
 -- name: schedule_fail
 -- Params: error, name. Key: PRIMARY. It has no ticks any more.
-UPDATE nightshift_schedule SET next_at = NULL, error = ? WHERE name = ?
+UPDATE nightshift_schedule SET next_at = NULL, error = LEFT(?, 500) WHERE name = ?
 
 -- name: schedule_forgotten
 -- Params: µs. Key: declared, a range from its begin. No locks. Schedules that no script has declared
@@ -61,8 +61,10 @@ SELECT COALESCE((SELECT GREATEST(0, next_at - {now}) FROM nightshift_schedule FO
   WHERE next_at > 0 ORDER BY next_at LIMIT 1), -1)
 
 -- name: schedule_pause
--- Params: paused, next tick, name. Key: PRIMARY, locked by schedule_hold.
-UPDATE nightshift_schedule SET paused = ?, next_at = ? WHERE name = ?
+-- Params: next tick, paused, next tick, name. Key: PRIMARY, locked by schedule_hold. What has a next
+-- tick has no error.
+UPDATE nightshift_schedule
+SET error = IF(? IS NULL, error, NULL), paused = ?, next_at = ? WHERE name = ?
 
 -- name: schedule_put
 -- Params: definition, next tick, version, when it was declared, name. Key: PRIMARY, locked by

@@ -109,11 +109,9 @@ end
 local DAY = 86400
 local FAR = 8 * 366 -- days: 29 February comes at least so often
 
---- Where both days are restricted, either will do.
-local function is_day(self, days)
-  local _, m, d = zone.date(days)
+--- Where both days are restricted, either will do. `d`: the day of the month of `days`.
+local function is_day(self, days, d)
   local fields = self.fields
-  if not fields.month[m] then return false end
   local day, weekday = fields.day[d], fields.weekday[zone.weekday(days)]
   if self.any_day or self.any_weekday then return day and weekday end
   return day or weekday
@@ -148,12 +146,14 @@ local function find_local(self, from, to)
   local days, second = from // DAY, from % DAY
   local last = math.min((to - 1) // DAY, days + FAR)
   while days <= last do
-    local at = is_day(self, days) and time_of_day(self, second)
+    local y, m, d = zone.date(days)
+    local is_month = self.fields.month[m]
+    local at = is_month and is_day(self, days, d) and time_of_day(self, second)
     if at then
       local found = days * DAY + at
       return found < to and found or nil
     end
-    days, second = days + 1, 0
+    days, second = is_month and days + 1 or zone.days(y, m + 1, 1), 0
   end
 end
 

@@ -61,16 +61,19 @@ local function check_when(verb, given)
   if (when.cron == nil) == (when.every == nil) then
     raise("%s: give either cron, like '0 3 * * *', or every, like '10m'", verb)
   end
-  local _
+  local expression, where
   if when.cron then
-    _, message, code = cron.parse(when.cron)
-    if message then return nil, verb .. ": " .. message, code end
+    expression, message, code = cron.parse(when.cron)
+    if not expression then return nil, verb .. ": " .. message, code end
   elseif when.zone then
     raise("%s: zone goes with cron; every counts the time that passes", verb)
   end
   when.zone = when.zone or "UTC"
-  _, message, code = zone.open(when.zone)
-  if message then return nil, verb .. ": " .. message, code end
+  where, message, code = zone.open(when.zone)
+  if not where then return nil, verb .. ": " .. message, code end
+  if expression and not cron.next(expression, os.time(), where) then
+    return nil, ("%s: cron '%s' names a day that does not come within eight years"):format(verb, when.cron), "INVALID"
+  end
   return when
 end
 
@@ -99,6 +102,11 @@ function definition.check(verb, given)
   if type(name) ~= "string" then raise("%s: name must be a string, got %s", verb, type(name)) end
   if type(push) ~= "table" or type(push[1]) ~= "string" then
     raise("%s: push must be {name, payload, options}, as of q:push", verb)
+  end
+  for key in pairs(push) do
+    if key ~= 1 and key ~= 2 and key ~= 3 then
+      raise("%s: push must be {name, payload, options}; it has '%s', too", verb, options.shown(tostring(key)))
+    end
   end
   for key, value in pairs(given) do
     if key ~= "name" and key ~= "push" then rest[key] = value end
@@ -162,10 +170,25 @@ end
 ---@param b string
 function definition.same(a, b) return a == b or same(core.decode(a), core.decode(b)) end
 
+--- Does a text say when to tick as a definition does?
+---@param text string JSON
+---@param def nightshift.Schedule
+function definition.same_times(text, def)
+  local other = core.decode(text)
+  return other.cron == def.cron and other.every == def.every and other.zone == def.zone
+end
+
 -- ------------------------------------------------------------------------- ticks
 
+local last = {} -- the expression that was read last: who asks for a tick mostly asks for the next ones, too
+
+local function expression_of(text)
+  if last.text ~= text then last = { text = text, expression = cron.parse(text) } end
+  return last.expression
+end
+
 local function next_cron(def, after)
-  local expression, where = cron.parse(def.cron), zone.open(def.zone)
+  local expression, where = expression_of(def.cron), zone.open(def.zone)
   local t = expression and where and cron.next(expression, after / SECOND, where)
   return t and t * SECOND
 end
@@ -184,7 +207,7 @@ end
 --- The last `most` ticks of a cron expression from `first`, a tick, until now. Looks back further
 -- and further, so that a tick a second that was missed for a month costs no more than a few.
 local function last_ticks(def, first, now, most)
-  local expression, where = cron.parse(def.cron), zone.open(def.zone)
+  local expression, where = expression_of(def.cron), zone.open(def.zone)
   local back = 60
   while expression and where do
     local from = math.max(first, now - back * SECOND)

@@ -4,7 +4,7 @@
 -- Hosts push its jobs: see runner.lua. It is either a program's (db:schedule), or declared by handler
 -- scripts: then it has the instant at which those were loaded, and the newest scripts count.
 --
--- Invariant: a definition that stays the same keeps the instant of its next tick.
+-- Invariant: a schedule whose times stay the same keeps the instant of its next tick.
 
 local core = require "nightshift.core"
 local definition = require "nightshift.schedule.definition"
@@ -18,6 +18,13 @@ local UPCOMING = 5
 
 local function ask(handle, statement, ...) return handle:execute("@" .. statement, ...) end
 
+--- What a call under pcall gave; when it raised, nothing of it is written.
+local function undo_raised(handle, ran, ...)
+  if ran then return ... end
+  handle:rollback()
+  error((...), 0)
+end
+
 --- Runs a function in a transaction of its own, or in the one that is open; again when it has met
 -- another's.
 local function transaction(handle, fn)
@@ -27,7 +34,7 @@ local function transaction(handle, fn)
     local ok, result, more
     ok, message, code = handle:begin()
     if not ok then return nil, message, code end
-    result, more, code = fn()
+    result, more, code = undo_raised(handle, pcall(fn))
     if result ~= nil then
       ok, message, code = handle:commit()
       if ok then return result, more end
@@ -77,7 +84,8 @@ function schedule.put(handle, name, def, version)
     local equal = not new and definition.same(row.definition, text)
     if not equal and version and not new and row.version > version then return "superseded" end
     local next_at = row.next_at
-    if not equal or row.error then next_at = definition.next(def, row.now) end
+    local stays = not new and not row.error and (equal or definition.same_times(row.definition, def))
+    if not stays then next_at = definition.next(def, row.now) end
     if row.paused == 1 then next_at = nil end
     local done
     done, why, kind = ask(handle, "schedule_put", text, next_at, version and math.max(version, row.version or version),
@@ -93,7 +101,7 @@ local function tell(handle)
   if not handle:in_transaction() then handle:ring() end
 end
 
---- Adds a schedule, or changes it; with the same definition its next tick stays.
+--- Adds a schedule, or changes it; while its times are the same its next tick stays.
 ---@param handle userdata core handle
 ---@param given table
 ---@return number|nil next instant of the next tick
@@ -165,7 +173,8 @@ end
 
 -- -------------------------------------------------------------------- changing
 
---- Stops its ticks, or lets them go on; those of the time between are not made up for.
+--- Stops its ticks, or lets them go on, those of a schedule that has failed, too; what was between
+-- is not made up for.
 ---@param handle userdata core handle
 ---@param name string
 ---@param paused boolean
@@ -178,8 +187,8 @@ function schedule.pause(handle, name, paused)
     if not row then return nil, why, kind end
     local next_at = row.next_at
     if paused then next_at = nil
-    elseif row.paused == 1 then next_at = definition.next(core.decode(row.definition), row.now) end
-    return ask(handle, "schedule_pause", paused, next_at, name)
+    elseif row.paused == 1 or row.error then next_at = definition.next(core.decode(row.definition), row.now) end
+    return ask(handle, "schedule_pause", next_at, paused, next_at, name)
   end)
   if not ok then return nil, message, code end
   if not paused then tell(handle) end

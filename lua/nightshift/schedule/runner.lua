@@ -8,6 +8,7 @@
 local core = require "nightshift.core"
 local definition = require "nightshift.schedule.definition"
 local nightshift = require "nightshift"
+local options = require "nightshift.options"
 local schedule = require "nightshift.schedule"
 local zone = require "nightshift.schedule.zone"
 
@@ -116,18 +117,28 @@ end
 --- One whose job cannot be pushed has no ticks any more, until it is changed.
 local function give_up(self, message)
   local name = self.first
+  message = options.shown(message, 500)
   self.host.log("error", "schedule.failed", name, message)
-  return ask(self, "schedule_fail", message:sub(1, 500), name)
+  return ask(self, "schedule_fail", message, name)
 end
 
 --- Is it the schedule's own fault?
 local function is_own(code) return code == "INVALID" or code == "TOO_BIG" or code == "FULL" end
 
+--- Pushes what up to n rows have due, in a transaction; how many rows. What raises is an error like
+-- others: a definition that nobody can read is its schedule's own fault.
+local function try_fire(self, n)
+  local ran, count, message, code = pcall(schedule.transaction, self.handle, function() return fire(self, n) end)
+  if ran then return count, message, code end
+  message = tostring(count)
+  return nil, message, message == "not enough memory" and "NOMEM" or "INVALID"
+end
+
 --- Pushes all that is due.
 local function fire_all(self)
   local at_once = AT_ONCE
   repeat
-    local n, message, code = schedule.transaction(self.handle, function() return fire(self, at_once) end)
+    local n, message, code = try_fire(self, at_once)
     local alone = at_once == 1
     if not n and is_own(code) then
       n, at_once = true, 1

@@ -101,7 +101,7 @@ local function read_rule(text)
   if not rest then return nil end
   std, rest = read_time(rest)
   if not std then return nil end
-  local rule = { std = -std }
+  local rule = { std = -std, around = {} }
   if rest == "" then return rule end
   rest = rest:match "^<[%w+-]+>(.*)$" or rest:match "^%a+(.*)$"
   if not rest then return nil end
@@ -117,9 +117,13 @@ local function read_rule(text)
   return rule
 end
 
---- The changes of a rule around an instant: {{at, offset}, …} in order.
+--- The changes of a rule around an instant: {{at, offset}, …} in order. Those around each year are kept.
 local function changes_around(rule, t)
-  local list, y = {}, 1970 + t // YEAR | 0
+  local y = 1970 + t // YEAR | 0
+  local list = rule.around[y]
+  if list then return list end
+  list = {}
+  rule.around[y] = list
   for year = y - 2, y + 2 do
     list[#list + 1] = { rule.begins(year), rule.dst }
     list[#list + 1] = { rule.ends(year), rule.std }
