@@ -4,35 +4,21 @@
 local crew = require "spec.support.crew"
 local designs = require "spec.support.designs"
 local host = require "spec.support.host"
-local lab = require "spec.support.lab"
 local nightshift = require "nightshift"
 local nst = require "nst"
 local proc = require "spec.support.proc"
 local published = require "spec.support.published"
 
 describe("a host with an adopted table", function()
+  local all, one, how_many, nothing_left = published.all, published.one, published.count, published.nothing_left
   local db, q, url
-  with_database(function(...) db, q, url = ... end)
-
-  local function all(sql, ...) return assert(db._handle:execute(sql, ...)) end
-
-  local function one(sql, ...) return all(sql, ...)[1] end
+  published.database(function(...) db, url, q = ... end)
 
   local function count(name, state)
     local status = designs[name].map.status
     local value = status[state]
     if value == true or value == false then value = value and 1 or 0 end
     return one(("SELECT COUNT(*) AS n FROM %s WHERE %s = ?"):format(name, status.column), value).n
-  end
-
-  local function how_many(name, which)
-    return one(("SELECT COUNT(*) AS n FROM %s WHERE %s"):format(name, which)).n
-  end
-
-  local function nothing_left()
-    for _, name in ipairs { "job", "unique_key", "owed", "lease" } do
-      assert.equal(0, how_many("nightshift_" .. name, "TRUE"), name)
-    end
   end
 
   --- Writes a line when a row begins, and does what is given.
@@ -75,10 +61,8 @@ describe("a host with an adopted table", function()
 
   for i, published_table in ipairs(published) do
     it("drains " .. published_table[1] .. " as it was published", function()
-      local name, definition, columns, given, done = table.unpack(published[i])
-      all(definition)
-      all(("INSERT INTO %s %s FROM seq_1_to_50"):format(name, columns))
-      local file = fixture.file(name .. ".lua", "return " .. given)
+      local _, name, done = published.make(i, 50)
+      local file = fixture.file(name .. ".lua", "return " .. published_table[4])
       local status, log = host.drain(url, "return { task = function() end }", { "--adopt", file, "--drain" })
       assert.equal(0, status, log)
       assert.equal(50, how_many(name, done))
@@ -365,13 +349,10 @@ end)
 describe("a host beside published workers", function()
   local ROWS <const>, BLOCK <const> = 2000, 10
 
-  local db, path
-  lab.handles(1, function(handle) db, path = handle, fixture.dir() .. "/ledger" end)
+  local count = published.count
+  local url, path
+  published.database(function(_, at) url, path = at, fixture.dir() .. "/ledger" end)
   after_each(crew.clean)
-
-  local function count(name, where)
-    return assert(db:execute(("SELECT COUNT(*) AS n FROM %s WHERE %s"):format(name, where or "TRUE")))[1].n
-  end
 
   local function write(line)
     local file <close> = assert(io.open(path, "ab"))
@@ -405,7 +386,7 @@ describe("a host beside published workers", function()
 
   --- One of theirs: claims blocks, completes most, resets some, until nothing is left.
   local function work(number)
-    local own <close> = assert(nightshift.open(lab.url()))
+    local own <close> = assert(nightshift.open(url))
     ask(own, "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ") -- the server's own
     local round = 0
     repeat
@@ -440,11 +421,9 @@ describe("a host beside published workers", function()
 
   for _, theirs in ipairs { 1, 3 } do
     it("does rows that they do not, and waits for none that they lock: " .. theirs, function()
-      local name, definition, columns, map = table.unpack(published[1])
-      assert(db:execute "DROP TABLE IF EXISTS migration_task")
-      assert(db:execute(definition))
-      assert(db:execute(("INSERT INTO %s %s FROM seq_1_to_%d"):format(name, columns, ROWS)))
-      local h = host.start(lab.url(), ([[return { task = function(job)
+      local _, name = published.make(1, ROWS)
+      local map = published[1][4]
+      local h = host.start(url, ([[return { task = function(job)
         local file <close> = assert(io.open(%q, "ab"))
         file:write("did " .. job.row .. "\n", "ours\n")
       end }]]):format(path), { "--workers", "4", "--adopt", fixture.file("map.lua", "return " .. map) })

@@ -89,11 +89,11 @@ KEY (last_checkout)
 
 local handle
 
---- A new database for each test; `take` gets its handle and its URL.
+--- A new database for each test; `take` gets its handle, its URL, and a queue.
 function published.database(take)
-  with_database(function(db, _, url)
+  with_database(function(db, q, url)
     handle = db
-    take(db, url)
+    take(db, url, q)
   end)
 end
 
