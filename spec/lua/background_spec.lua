@@ -395,6 +395,16 @@ end]]
     assert.same({ "done", { op = "film" } }, { handle:job(id).state, handle:job(id).result })
   end)
 
+  it("waits for its operation again when its tree is retried", function()
+    local id = assert(q:push("encode", "film"))
+    work [[poll = function(job) return job:discard "no picture" end]]
+    assert.equal("dead", handle:job(id).state)
+    assert.equal(2, handle:retry(id, { tree = true }))
+    assert.equal("waiting", handle:job(id).state)
+    work(TWICE)
+    assert.same({ "done", { op = "film" } }, { handle:job(id).state, handle:job(id).result })
+  end)
+
   it("may wait for a signal before it starts", function()
     local id = assert(q:push("encode", "film"))
     assert(handle:signal(id, "yes", "approved"))

@@ -240,6 +240,47 @@ describe("trees:", function()
       assert(job:ack())
     end)
 
+    it("waits for a failed child that lives again, where the parent had gone on and failed", function()
+      local parent, kids = family(2, { on_fail = "continue", state = { page = 7 } })
+      assert(job_of(kids[1]):discard "broken")
+      assert(job_of(kids[2]):ack "two")
+      assert(job_of(parent):discard "a child failed")
+      assert.equal(2, handle:retry(parent, { tree = true }))
+      assert.same({ "waiting", "ready", "done" }, states { parent, kids[1], kids[2] })
+      assert(job_of(kids[1]):discard "broken again")
+      local job = job_of(parent)
+      assert.same({ 1, { page = 7 }, "dead", "done" },
+        { job.phase, job.state, job.results[1].outcome, job.results[2].outcome })
+      assert(job:ack())
+      assert.equal("0", (db.sql("SELECT COUNT(*) FROM nightshift_edge", name)))
+    end)
+
+    it("runs a child that was to follow its parent behind it, and one that it had waited for before it", function()
+      local parent = assert(q:push "parent")
+      local job = job_of(parent)
+      local early = assert(job:spawn "early") -- waits for its parent, until that waits for it
+      assert(job:again(0))
+      job = job_of(parent)
+      assert(job:wait { on_fail = "continue" })
+      local pushed = assert(q:push("pushed", nil, { parent = parent, after = { early, parent }, on_fail = "run" }))
+      local options = ('{"parent": %d, "after": [%d, %d], "on_fail": "run"}'):format(parent, parent, early)
+      assert(handle:execute("CALL nightshift_push('q', 'sql', 'null', ?)", options))
+      local from_sql = handle:execute("SELECT id FROM nightshift_job WHERE name = 'sql'")[1].id
+      assert(job_of(early):discard "broken")
+      assert(job_of(pushed):discard "broken")
+      assert(job_of(from_sql):discard "broken")
+      job = job_of(parent)
+      local late = assert(job:spawn "late")
+      assert(job:again(0))
+      assert(job_of(parent):discard "a child failed")
+      assert.equal("cancelled", state(late))
+      assert.equal(5, handle:retry(parent, { tree = true }))
+      assert.same({ "waiting", "ready", "waiting", "waiting", "waiting" },
+        states { parent, early, pushed, from_sql, late })
+      for _, id in ipairs { early, pushed, from_sql, parent, late } do assert(job_of(id):ack()) end
+      assert.equal("0", (db.sql("SELECT COUNT(*) FROM nightshift_edge", name)))
+    end)
+
     it("builds a flow's edges again", function()
       local id, ids = assert(handle:flow { name = "top", queue = "q", children = {
         { name = "a", as = "a" }, { name = "b", after = { "a" }, children = { { name = "c" } } } } })

@@ -203,6 +203,15 @@ JOIN nightshift_edge e FORCE INDEX (PRIMARY) ON e.on_id = v.id
 JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = e.job_id AND j.parent = e.on_id
 FOR UPDATE SKIP LOCKED
 
+-- name: edge_leave
+-- Params: [[1,job],…] of children whose parent waits for them. Key: PRIMARY of job, locked by
+-- edge_held. They do not wait for their parent any more.
+UPDATE JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$[1]')) v
+STRAIGHT_JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id
+SET j.after_ids = NULLIF(CONCAT('[', TRIM(BOTH ',' FROM REPLACE(
+  REPLACE(REPLACE(JSON_COMPACT(j.after_ids), '[', ','), ']', ','),
+  CONCAT(',', j.parent, ','), ',')), ']'), '[]')
+
 -- name: edge_lock
 -- Params: job. Key: PRIMARY; a shared lock on its row, which waits for a session that is ending it.
 SELECT id FROM nightshift_job WHERE id = ? LOCK IN SHARE MODE

@@ -4,24 +4,24 @@
 
 -- name: admin_tree_after
 -- Params: [id,…] of jobs that are locked. Keys: PRIMARY of job twice. The live jobs that each
--- was pushed to wait for, except a parent that waits for it; locks them. They have no edge yet.
+-- was pushed to wait for; locks them. They have no edge yet.
 SELECT STRAIGHT_JOIN j.id, t.id, NULL
 FROM JSON_TABLE(?, {ids}) v
 JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id
 JOIN JSON_TABLE(COALESCE(j.after_ids, '[]'), {ids}) a
 JOIN nightshift_job t FORCE INDEX (PRIMARY) ON t.id = a.id
-WHERE t.id <> COALESCE(j.parent, 0) OR t.waits IS NULL
 FOR UPDATE
 
 -- name: admin_tree_children
 -- Params: [id,…] of jobs that are locked. Keys: PRIMARY of child, a range each, of job and of
--- edge. The live children of each; locks them. Is the edge there? It comes and goes under the
--- lock of the job that waits.
+-- edge. The live children of each, except those that wait for its end; locks them. Is the edge
+-- there? It comes and goes under the lock of the job that waits.
 SELECT STRAIGHT_JOIN c.parent, t.id, (SELECT 1 FROM nightshift_edge e FORCE INDEX (PRIMARY)
   WHERE e.on_id = t.id AND e.job_id = c.parent)
 FROM JSON_TABLE(?, {ids}) v
 JOIN nightshift_child c FORCE INDEX (PRIMARY) ON c.parent = v.id
 JOIN nightshift_job t FORCE INDEX (PRIMARY) ON t.id = c.id
+WHERE NOT COALESCE(JSON_CONTAINS(t.after_ids, c.parent), FALSE)
 FOR UPDATE
 
 -- name: admin_tree_edge
@@ -128,7 +128,8 @@ STRAIGHT_JOIN nightshift_pause p FORCE INDEX (PRIMARY) ON p.id = v.id
 -- name: admin_tree_retry
 -- Params: id that holds them, [id,…]. Key: PRIMARY of finished, locked by admin_tree_past.
 -- Fresh budgets, the next run. Jobs that had been parked are parked, and all are held until
--- their edges are written.
+-- their edges are written. A job that had gone on after its children had ended (its phase is
+-- not 0) is parked, too: children that had failed live again.
 INSERT INTO nightshift_job
   (id, queue_id, name, payload, priority, rank, run, max_attempts, max_polls,
    max_crashes, backoff, timeout, deadline, created, due, parent, root, on_fail,
@@ -136,7 +137,8 @@ INSERT INTO nightshift_job
 SELECT STRAIGHT_JOIN f.id, f.queue_id, f.name, f.payload, f.priority,
   255 - f.priority, f.run + 1, f.max_attempts, f.max_polls, f.max_crashes,
   f.backoff, f.timeout, {now} + f.deadline - f.created, {now}, {now}, f.parent, f.root, f.on_fail, f.ukey,
-  f.nonce, f.decay, f.after_ids, f.phase, f.waits, f.state, f.since, f.max_phases, ?, 1
+  f.nonce, f.decay, f.after_ids, f.phase,
+  COALESCE(f.waits, IF(f.phase > 0, 'continue', NULL)), f.state, f.since, f.max_phases, ?, 1
 FROM JSON_TABLE(?, {ids}) v
 JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = v.id
 

@@ -292,6 +292,11 @@ BEGIN
       SET v_bad = CONCAT('nightshift_push: NOT_FOUND: the parent, job ', v_parent, ', is no live job');
       SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = v_bad;
     END IF;
+    IF v_joins THEN
+      SET v_after = NULLIF(CONCAT('[', TRIM(BOTH ',' FROM REPLACE(
+        REPLACE(REPLACE(JSON_COMPACT(v_after), '[', ','), ']', ','),
+        CONCAT(',', v_parent, ','), ',')), ']'), '[]');
+    END IF;
   END IF;
   BEGIN
     DECLARE targets CURSOR FOR SELECT DISTINCT id

@@ -46,11 +46,12 @@ static void batch_free(batch *b) {
   ns_buf_free(&b->after);
 }
 
-/* Room for "[parent,…" of a job that waits for its parent's end. */
+/* Room for "[parent,…" of a job that waits for its parent's end, and for the list of a job that
+** its parent waits for. */
 static bool make_after(batch *b, const ns_insert *rows, size_t n) {
   size_t total = 1;
   for (size_t i = 0; i < n; i++)
-    if (rows[i].waits)
+    if (rows[i].waits || rows[i].joins)
       total += rows[i].push->after.n + 24;
   return ns_buf_room(&b->after, total) != NULL;
 }
@@ -83,10 +84,28 @@ static bool batch_make(batch *b, const ns_insert *rows, size_t n) {
   return true;
 }
 
+/* Adds the ids of the list 'given', without 'id'. Absent: none is left. */
+static ns_bytes after_without(batch *b, ns_bytes given, int64_t id) {
+  size_t start = b->after.n;
+  for (size_t i = 1; i + 1 < given.n;) {
+    char *end;
+    long long on = strtoll(given.p + i, &end, 10);
+    if (on != id)
+      ns_buf_addf(&b->after, "%c%lld", b->after.n > start ? ',' : '[', on);
+    i = (size_t)(end - given.p) + 1;
+  }
+  if (b->after.n == start)
+    return NS_NONE;
+  ns_buf_addc(&b->after, ']');
+  return (ns_bytes){b->after.p + start, b->after.n - start};
+}
+
 /* The jobs it is to wait for, as kept for a retry of its tree. */
 static ns_bytes after_of(batch *b, const ns_insert *row) {
   ns_bytes given = row->push->after;
   size_t start = b->after.n;
+  if (row->joins && given.p != NULL)
+    return after_without(b, given, row->parent);
   if (!row->waits)
     return given;
   ns_buf_addf(&b->after, "[%lld", (long long)row->parent);

@@ -224,7 +224,7 @@ enum { H_PARENT, H_ID, H_QUEUE, H_RANK, H_RUN, H_UNMET, H_DUE, H_NOW, H_KIND };
 /* Children that are released, and the rows written for that. */
 typedef struct leaving {
   int64_t *on, *ids;
-  ns_buf met; /* "[[1,id],…" */
+  ns_buf met, left; /* both: "[[1,id],…" */
   ns_released *free;
   size_t n, nfree;
 } leaving;
@@ -233,6 +233,7 @@ static bool leaving_make(leaving *l, size_t n) {
   *l = (leaving){.on = malloc(n * sizeof *l->on),
                  .ids = malloc(n * sizeof *l->ids),
                  .met = NS_BUF_INIT,
+                 .left = NS_BUF_INIT,
                  .free = malloc(n * sizeof *l->free)};
   return l->on != NULL && l->ids != NULL && l->free != NULL;
 }
@@ -241,6 +242,7 @@ static void leaving_free(leaving *l) {
   free(l->on);
   free(l->ids);
   ns_buf_free(&l->met);
+  ns_buf_free(&l->left);
   free(l->free);
 }
 
@@ -248,6 +250,7 @@ static void leaving_add(leaving *l, const ns_value *r) {
   l->on[l->n] = r[H_PARENT].i;
   l->ids[l->n++] = r[H_ID].i;
   ns_db_list_add_pair(&l->met, 1, r[H_ID].i);
+  ns_db_list_add_pair(&l->left, 1, r[H_ID].i);
   if (r[H_UNMET].i <= 1)
     l->free[l->nfree++] = (ns_released){.queue_id = r[H_QUEUE].i,
                                         .rank = r[H_RANK].i,
@@ -258,9 +261,14 @@ static void leaving_add(leaving *l, const ns_value *r) {
 }
 
 static ns_status write_leaving(ns_db *db, leaving *l, ns_err *err) {
-  ns_status st = ns_db_bulk(
+  ns_status st;
+  if (l->n == 0)
+    return NS_OK;
+  st = ns_db_bulk(
       db, NS_SQL_DEPEND_CUT_ONE,
       (ns_column[]){{NS_INT, l->on, NULL, NULL}, {NS_INT, l->ids, NULL, NULL}}, l->n, err);
+  if (st == NS_OK)
+    st = ns_db_list_run(db, NS_SQL_EDGE_LEAVE, NULL, &l->left, err);
   return st == NS_OK ? ns_finish_edges_met(db, &l->met, l->n, l->free, l->nfree, err) : st;
 }
 
