@@ -79,8 +79,9 @@ CASE WHEN c.id IS NOT NULL THEN 'running' WHEN j.unmet > 0 OR {awaits} THEN 'wai
   WHEN j.due > {now} THEN 'scheduled' ELSE 'ready' END COLLATE utf8mb4_nopad_bin
 
 -- mark: listed_columns
--- The columns of live job j in every listing, besides its id, queue, name and state.
-j.priority, j.run, j.attempts, j.polls, j.crashes, j.max_attempts, j.created, j.due, j.parent
+-- The columns of live job j in every listing, besides its id, queue, name and state. Its rank
+-- tells the present priority; the column of that name has the one of the push.
+255 - j.rank AS priority, j.run, j.attempts, j.polls, j.crashes, j.max_attempts, j.created, j.due, j.parent
 
 -- mark: live_columns
 -- The columns of live job j in queue q, with its claim c, in a listing of all states. An

@@ -76,8 +76,7 @@ end
 ---@return string? code
 function methods:why(id)
   local handle = live(self, "why")
-  local text, fact, code = why.of(handle, check_id("why", id))
-  return text, fact, code
+  return options.values(why.of(handle, check_id("why", id)))
 end
 
 --- Lists jobs: one state in its own order (next first, or newest first when
@@ -90,9 +89,7 @@ function methods:jobs(filter)
   local handle = live(self, "jobs")
   local given, message, code = options.read("jobs", filter, report.FILTER)
   if not given then return nil, message, code end
-  local rows, more
-  rows, more, code = report.jobs(handle, given)
-  return rows, more, code
+  return options.values(report.jobs(handle, given))
 end
 
 local CANCEL = { reason = options.text, tree = options.typed "boolean" }
@@ -269,8 +266,7 @@ end
 function methods:adopt(mapping, extra)
   live(self, "adopt")
   options.no_more("adopt", "a mapping", extra)
-  local adopted, message, code = source.new(self, mapping)
-  return adopted, message, code
+  return options.values(source.new(self, mapping))
 end
 
 --- Counts per queue, the holders, and this handle's own counters.
@@ -327,8 +323,7 @@ end
 function methods:flow(root, extra)
   local handle = live(self, "flow")
   options.no_more("flow", "a tree of jobs", extra)
-  local id, ids, code, holder = flow.push(handle, root)
-  return id, ids, code, holder
+  return options.values(flow.push(handle, root))
 end
 
 --- Pushes many trees of jobs in one transaction, all or none.
@@ -340,8 +335,7 @@ end
 function methods:flow_many(roots, extra)
   local handle = live(self, "flow_many")
   options.no_more("flow_many", "a list of flows", extra)
-  local ids, shapes, code, holder = flow.push_many(handle, roots)
-  return ids, shapes, code, holder
+  return options.values(flow.push_many(handle, roots))
 end
 
 --- Adds a recurring job, or changes it: {name =, cron = "0 3 * * *" | every = "10m", zone =, push =

@@ -181,8 +181,9 @@ local function settle(self, verdict)
   verdict.children = BRINGS[verdict.kind] and self._children or nil
   local settled, more, code = self._backend.settle(self, verdict)
   if settled or code == "STALE" then self._settled = verdict.kind end
-  if settled and ENDS[verdict.kind] then return true end
-  return settled, more, code
+  if not settled then return nil, more, code end
+  if ENDS[verdict.kind] or more == nil then return true end
+  return true, more
 end
 
 --- Ends the job as done.

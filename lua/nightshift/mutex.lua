@@ -64,7 +64,8 @@ function Lock:release()
   if not is_locked(self) then options.raise("%s: release: this object does not hold it", describe(self)) end
   local ok, message, code = give_back(self)
   if code == "STATE" then options.raise("%s: release: %s", describe(self), message) end
-  return ok, message, code
+  if not ok then return nil, message, code end
+  return ok
 end
 
 function metatable.__close(lock)

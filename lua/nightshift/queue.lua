@@ -63,8 +63,9 @@ function queue.backend(handle, max_children)
 
   function backend.progress(claimed, progress, text)
     local ok, message, code = handle:touch(claimed.id, claimed.run, progress, text)
-    if ok and claimed._touched then claimed._touched(claimed) end
-    return ok, message, code
+    if not ok then return nil, message, code end
+    if claimed._touched then claimed._touched(claimed) end
+    return ok
   end
 
   function backend.touch(claimed) return backend.progress(claimed) end
@@ -222,8 +223,7 @@ function queue.add_claims(verbs, check, claim, noun)
     check(self, "claim_many")
     local limit, message = LIMIT(n, "claim_many: the number of " .. noun)
     if not limit then return nil, message, "INVALID" end
-    local claimed, why, code = claim(self, "claim_many", limit, opts)
-    return claimed, why, code
+    return options.values(claim(self, "claim_many", limit, opts))
   end
 
   -- `for job in q:jobs{wait = 5} do … end`: claims one after the other until none

@@ -15,7 +15,7 @@ local job = require "nightshift.job"
 local options = require "nightshift.options"
 local scope = require "nightshift.scope"
 
-local raise = options.raise
+local raise, values = options.raise, options.values
 
 local transaction = {}
 
@@ -32,18 +32,15 @@ local function open_tx(tx, verb)
 end
 
 function methods:queue(name)
-  local q, message, code = open_tx(self, "queue"):queue(name)
-  return q, message, code
+  return values(open_tx(self, "queue"):queue(name))
 end
 
 function methods:execute(sql, ...)
-  local rows, message, code = open_tx(self, "execute"):execute(sql, ...)
-  return rows, message, code
+  return values(open_tx(self, "execute"):execute(sql, ...))
 end
 
 function methods:signal(id, value, name)
-  local ok, message, code = open_tx(self, "signal"):signal(id, value, name)
-  return ok, message, code
+  return values(open_tx(self, "signal"):signal(id, value, name))
 end
 
 --- Ends a job as done if the transaction commits. All such acks are written together

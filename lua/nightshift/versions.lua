@@ -104,13 +104,18 @@ function versions.goes_on(scripts)
   return scripts == "" and "runs nothing" or "goes on with " .. scripts
 end
 
+--- The first line of an error, without the colon that leads on to the next: "module 'x' not found".
+---@param text string
+---@return string
+function versions.first_line(text) return (text:match("[^\n]*"):gsub(":$", "")) end
+
 --- What a host that could not read its scripts again goes on with, and why.
 ---@param row {id: integer, pid: integer, host: string, scripts: string, load_error: string}
 ---@param ago number seconds
 ---@return string
 function versions.failure(row, ago)
   return ("host %d (pid %d on %s) could not read its scripts again %s ago, and %s: %s"):format(row.id, row.pid,
-    row.host, span(math.max(0, ago)), versions.goes_on(row.scripts), row.load_error:match "[^\n]*")
+    row.host, span(math.max(0, ago)), versions.goes_on(row.scripts), versions.first_line(row.load_error))
 end
 
 --- A JSON list, which was made from what scripts gave; {} where it is none.

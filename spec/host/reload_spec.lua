@@ -242,6 +242,16 @@ describe("reloads:", function()
       stop(a, b)
     end)
 
+    it("shows the whole error of a module that is not there, status its first line", function()
+      local h = host.start(url, "return { a = function() end }")
+      write(h.script, "require 'smtp'")
+      local _, _, err = reload()
+      assert.is_truthy(err:find("module 'smtp' not found:\n\tno field package.preload['smtp']\n", 1, true), err)
+      local line = status():match "[^\n]*could not read its scripts again[^\n]*"
+      assert.is_truthy(line:find "module 'smtp' not found$", line)
+      stop(h)
+    end)
+
     it("waits for what it has asked for, not for what is being read already", function()
       local h = host.start(url, "return { a = function() end }")
       write(h.script, "print 'reading' while true do end")

@@ -108,7 +108,7 @@ describe("starts:", function()
       end
       io.open(dir .. "/notes.txt", "w"):close()
       local p = proc.start { proc.program, "work", dir, "--drain", env = { NIGHTSHIFT_URL = url } }
-      assert.equal("2", p:wait_line "host.ready .*handlers=(%d+)")
+      assert.equal("a, b", p:wait_line 'host.ready .*handlers=2 names="([^"]*)"')
       assert.equal(0, p:wait())
     end)
   end)

@@ -511,6 +511,22 @@ describe("a claimed job", function()
     assert.is_true(job:cancelled())
   end)
 
+  it("and all verbs give their values, and no nil behind them", function()
+    local q = fresh_queue()
+    local function count(...) return select("#", ...) end
+    local id = assert(q:push "a")
+    assert.same({ 2, 2, 1, 2, 1 }, { count(db:flow { name = "b" }), count(db:flow_many { { name = "b" } }),
+      count(db:jobs { queue = q.name }), count(db:why(id)), count(q:claim_many(5, { names = { "c" } })) })
+    local job = q:claim()
+    assert.equal(1, count(job:progress(0.5)))
+    assert.equal(2, count(job:fail("x", { retry_in = 0 })))
+    assert.equal(2, count(q:claim():again(0)))
+    assert.equal(1, count(q:claim():ack()))
+    assert(db:transaction(function(tx)
+      assert.same({ 1, 1 }, { count(tx:queue(q.name)), count(tx:execute "SELECT 1") })
+    end))
+  end)
+
   it("comes back after fail, with the error in its history", function()
     local q = fresh_queue()
     local id = q:push("a", 1, { max_attempts = 2 })

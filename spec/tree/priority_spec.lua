@@ -72,6 +72,16 @@ describe("priorities:", function()
       assert.equal(92, priority(id), "what is given back untouched stays where it was")
     end)
 
+    it("shows in listings and the view as everywhere", function()
+      local id = assert(q:push("a", nil, { priority = 200, decay = 40 }))
+      assert(q:claim():again(3600))
+      for _, filter in ipairs { {}, { state = "scheduled" }, { queue = q.name, name = "a" }, { after = id + 1 } } do
+        assert.same({ id, 160 }, { handle:jobs(filter)[1].id, handle:jobs(filter)[1].priority })
+      end
+      assert.equal(160, priority(id))
+      assert.equal(160, handle:execute("SELECT priority FROM nightshift_jobs WHERE id = ?", id)[1].priority)
+    end)
+
     it("is what the push says: 0 never sinks, 255 sinks at once", function()
       local stays = assert(q:push("a", nil, { decay = 0, priority = 255 }))
       local falls = assert(q:push("b", nil, { decay = 255, priority = 254 }))

@@ -119,7 +119,7 @@ WHERE kind = 'host' AND dead IS NULL AND boot_id LIKE CONCAT(?, ' %')
 -- name or NULL twice, limit; the same again for the finished ones; limit. Index: job and
 -- finished PRIMARY, backwards. Locks: none.
 (SELECT {live_columns}, NULL AS finished_at, NULL AS reason, NULL AS error
- FROM (SELECT id, queue_id, name, unmet, due, priority, run, attempts, polls,
+ FROM (SELECT id, queue_id, name, unmet, due, rank, run, attempts, polls,
               crashes, max_attempts, created, parent, waits, awaits, paused
        FROM nightshift_job
        WHERE (? IS NULL OR queue_id = ?) AND (? IS NULL OR name = ?)

@@ -210,7 +210,7 @@ JOIN nightshift_child c FORCE INDEX (PRIMARY) ON c.parent = v.id
 -- Params: id. As report_tree_rows, the job itself. Locks: none.
 SELECT v.id, COALESCE(j.name, f.name) AS name,
   IF(j.id IS NULL, f.outcome, {state}) AS state,
-  j.paused, r.progress, r.status, f.reason,
+  j.paused, j.attempts, j.max_attempts, r.progress, r.status, f.reason,
   IF(f.id IS NOT NULL, LEFT(f.error, 300), (SELECT LEFT(a.error, 300) FROM nightshift_attempt a
     WHERE a.job_id = v.id ORDER BY a.run DESC LIMIT 1)) AS error,
   (SELECT 1 FROM nightshift_child x WHERE x.parent = v.id LIMIT 1) AS inner_node
@@ -237,7 +237,7 @@ GROUP BY state
 -- The first children of a job, with the columns of the drawing. Locks: none.
 SELECT v.id, COALESCE(j.name, f.name) AS name,
   IF(j.id IS NULL, COALESCE(f.outcome, 'gone'), {state}) AS state,
-  j.paused, r.progress, r.status, f.reason,
+  j.paused, j.attempts, j.max_attempts, r.progress, r.status, f.reason,
   IF(f.id IS NOT NULL, LEFT(f.error, 300), (SELECT LEFT(a.error, 300) FROM nightshift_attempt a
     WHERE a.job_id = v.id ORDER BY a.run DESC LIMIT 1)) AS error,
   (SELECT 1 FROM nightshift_child x WHERE x.parent = v.id LIMIT 1) AS inner_node

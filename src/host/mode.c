@@ -76,13 +76,25 @@ static bool were_all_up(const nsh_host *h) {
   return t->up == t->nworkers || (h->cfg->fork_per_job && t->tally.forks >= (int64_t)t->nworkers);
 }
 
+static void tell_ready(nsh_host *h) {
+  ns_buf names = NS_BUF_INIT;
+  nsh_exchange_lock(&h->exchange);
+  if (h->exchange.names != NULL)
+    nsh_served_text(&names, ns_str(h->exchange.names));
+  nsh_exchange_unlock(&h->exchange);
+  nsh_must(!names.oom);
+  ns_log(NS_LOG_INFO, "host.ready",
+         NS_FIELDS(ns_fi("pid", getpid()), ns_fi("workers", (int64_t)h->pools.nworkers),
+                   ns_fi("handlers", h->handlers), ns_fb("names", ns_buf_bytes(&names)),
+                   ns_fb("scripts", nsh_mode_version(h))));
+  ns_buf_free(&names);
+}
+
 static void check_running(nsh_host *h) {
   bool done, refused;
   if (!h->ready && were_all_up(h)) {
     h->ready = true;
-    ns_log(NS_LOG_INFO, "host.ready",
-           NS_FIELDS(ns_fi("pid", getpid()), ns_fi("workers", (int64_t)h->pools.nworkers),
-                     ns_fi("handlers", h->handlers), ns_fb("scripts", nsh_mode_version(h))));
+    tell_ready(h);
   }
   nsh_exchange_lock(&h->exchange);
   done = nothing_left(h);

@@ -44,12 +44,13 @@ local function define_filter(command)
 end
 
 local function define_reading(parser)
-  local list = parser:command("jobs", "List jobs.")
+  local list = parser:command("jobs", "List jobs: of all states by id, roughly the newest first, "
+    .. "for each program takes ids in blocks; of one state in its own order.")
   list:option("--state", "Only in this state."):choices(STATES)
   list:option("--queue", "Only of this queue.")
   list:option("--name", "Only of this job name.")
   list:option("--limit", "At most so many.", "50"):convert(context.integer)
-  list:option("--after", "Only those with smaller ids, newest first."):convert(context.id)
+  list:option("--after", "Only those with smaller ids, largest first."):convert(context.id)
   adopt.define_jobs(list)
   list:flag("--json", "Print JSON.")
   local show = parser:command("show", "Show everything about one job.")
@@ -66,7 +67,8 @@ end
 function jobs.define(parser)
   define_push(parser)
   define_reading(parser)
-  local retry = parser:command("retry", "Run finished jobs again, with fresh budgets.")
+  local retry = parser:command("retry", "Run ended jobs again, done ones too, with fresh budgets and the "
+    .. "same payload, which cannot be changed.")
   retry:argument("id", "Job ids."):args("*"):convert(context.id)
   retry:option("--state", "All in this state."):choices { "dead", "cancelled", "done" }
   define_filter(retry)
@@ -252,13 +254,14 @@ local function matching(db, args, states)
   return ids
 end
 
---- The verb on ids named one by one: every failure is told.
-local function each_id(ids, done, verb)
+--- The verb on ids named one by one: every failure is told. `more` gives what is said besides of
+-- one that it was done to.
+local function each_id(ids, done, verb, more)
   local exit = 0
   for _, id in ipairs(ids) do
     local ok, message, code = verb(id)
     if ok then
-      output.line(("%d %s"):format(id, done))
+      output.line(("%d %s%s"):format(id, done, more and more(id) or ""))
     else
       exit = context.FAILURE
       context.report_failure(tostring(id), message, code)
@@ -286,7 +289,7 @@ local function each_match(ids, done, verb)
   return exit
 end
 
-local function on_jobs(args, states, done, make_verb)
+local function on_jobs(args, states, done, make_verb, make_more)
   local filter = args.state or args.queue or args.name
   if (#args.id > 0) == (filter ~= nil) then
     context.fail(context.USAGE, "give either job ids or a filter (--state, --queue, --name)")
@@ -295,7 +298,7 @@ local function on_jobs(args, states, done, make_verb)
   local db <close> = context.connect(args)
   local verb = make_verb(db)
   if args.tree then return tree.each(db, args.id, done, args.yes, verb) end
-  if not filter then return each_id(args.id, done, verb) end
+  if not filter then return each_id(args.id, done, verb, make_more and make_more(db)) end
   local ids = matching(db, args, args.state and { args.state } or states)
   if #ids == 0 then return output.line "no such jobs" end
   if not args.yes then
@@ -315,6 +318,13 @@ function commands.cancel(args)
   if args.reason then context.checked(options.text, args.reason, "--reason") end
   return on_jobs(args, LIVE, "cancelled", function(db)
     return function(id) return db:cancel(id, { reason = args.reason, tree = args.tree }) end
+  end, function(db)
+    return function(id)
+      local live = context.must(tree.live_children(db, id))
+      if live > 0 then
+        return ("; %s below it %s on (--tree)"):format(output.count(live, "job"), live == 1 and "goes" or "go")
+      end
+    end
   end)
 end
 

@@ -118,7 +118,7 @@ local TEXTS = {
       or ("runs %s now, before %s"):format(host.scripts, host.was or "none")
   end,
   failed = function(host)
-    local why = output.safe(host.error:match "[^\n]*")
+    local why = output.safe(host.error)
     return host.scripts and ("%s: %s"):format(versions.goes_on(host.scripts), why) or "was not told: " .. why
   end,
   silent = function(_, timeout)

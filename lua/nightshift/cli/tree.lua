@@ -37,6 +37,7 @@ local function node_of(row)
   return {
     id = row.id, name = row.name, state = row.state, paused = row.paused, progress = row.progress,
     status = row.status, reason = row.reason, error = row.error, inner = row.inner_node ~= nil or nil,
+    attempts = row.attempts, max_attempts = row.max_attempts,
   }
 end
 
@@ -72,6 +73,20 @@ local function add_children(handle, node, limit, depth)
   if rest == nil then return nil, message, code end
   node.more = rest or nil
   return true
+end
+
+--- How many children of a job live.
+---@return integer|nil
+---@return string? message
+---@return string? code
+function tree.live_children(db, id)
+  local counts, message, code = count_rest(db._handle, id, 0)
+  if counts == nil then return nil, message, code end
+  local live = 0
+  for _, state in ipairs { "running", "ready", "scheduled", "waiting" } do
+    live = live + (counts and counts[state] or 0)
+  end
+  return live
 end
 
 --- Reads a tree: {id, name, state, paused, progress, status, reason, error,
@@ -134,6 +149,17 @@ end
 local UNICODE = { "├─ ", "└─ ", "│  ", "   ", "…" }
 local ASCII = { "|- ", "`- ", "|  ", "   ", "..." }
 
+--- Why it ended as it did; of a live job the last error, which it is tried again after.
+local function reason_of(node)
+  local text = node.error and output.one_line(node.error, 80)
+  if not text or not node.attempts then
+    return node.reason and text and node.reason .. ": " .. text or node.reason or text
+  elseif node.attempts == 0 then
+    return "after: " .. text
+  end
+  return ("attempt %d of %d, after: %s"):format(node.attempts + 1, node.max_attempts, text)
+end
+
 local function describe(node)
   local text = ("%s %s %d"):format(node.state, output.one_line(node.name or "?", 60), node.id)
   if node.progress then text = text .. (" %d%%"):format(node.progress * 100 // 1) end
@@ -141,8 +167,7 @@ local function describe(node)
   if node.paused then
     text = text .. (node.paused == node.id and ", paused" or (", paused with %d"):format(math.abs(node.paused)))
   end
-  local why = node.reason
-  if node.error then why = (why and why .. ": " or "") .. output.one_line(node.error, 80) end
+  local why = reason_of(node)
   return why and text .. ": " .. why or text
 end
 
