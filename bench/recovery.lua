@@ -1,13 +1,11 @@
---- How long is a fault felt? Breaks one thing at a time, ROUNDS times, and
--- prints a table of what is seen, the median and the worst. With a second
--- argument the table is also written into that file, between the lines
--- `<!-- recovery:begin -->` and `<!-- recovery:end -->`.
+--- How long is a fault felt? Breaks one part at a time, ROUNDS times, and prints a table of the
+-- times, the median and the worst. With a second argument the table is also written into that
+-- file, between the lines `<!-- recovery:begin -->` and `<!-- recovery:end -->`.
 --     make recovery [ROUNDS=20]
--- Times run from just before the fault (or from the moment the server accepts
--- connections again) to the first line of the job's handler, on one machine.
--- This file is also what the measured processes run: the handlers of the hosts, and
--- with the arguments `claim URL QUEUE` a program that claims one job, says so, and
--- holds it until it is killed.
+-- Times run from just before the fault, or from the moment when the server accepts connections
+-- again. They end at the first line of the job's handler, on one machine. The measured
+-- processes run this file, too: it has the handlers of the hosts. With the arguments `claim URL
+-- QUEUE` it is a program that claims one job, prints that, and holds it until it is killed.
 local nightshift = require "nightshift"
 local nst = require "nst"
 
@@ -45,7 +43,7 @@ local rounds = assert(math.tointeger(tonumber(arg[1])), "usage: recovery.lua ROU
 local page = arg[2]
 local JOBS = proc.root .. "/bench/recovery.lua"
 
--- What takes half a minute each time is measured in several places at once.
+-- Faults that take half a minute each are measured in several places at once.
 local AT_ONCE = 5
 
 local server = db.server()

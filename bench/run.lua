@@ -1,16 +1,15 @@
--- The bench: asks the questions of bench/questions one after the other, prints
--- the tables. Called by bench/run.sh.
+-- The bench: asks the questions of bench/questions one after the other, prints the tables.
+-- Called by bench/run.sh.
 --   run.lua BUILD SOCKET [--only NAME,…] [--rounds N] [--scale X] [--json FILE]
--- --rounds: of every question; without, each has the number that it can afford.
--- --scale multiplies the numbers of jobs.
+-- --rounds: of every question; without, each has the number that it can afford. --scale
+-- multiplies the numbers of jobs.
 --
--- A question is a file that stands in up to three places, and knows by `...` in which:
--- required here, it returns a function of the stage; loaded by `nightshift work`, its
--- handlers; and run as a program it measures, in a process of its own, and prints lines.
--- The function of the stage returns `title`, `text` (optional),
--- `rounds` (3), `ask`, a list of functions that return a line or a list of lines,
--- and optionally `prepare` and `clean`, which run once around all rounds. In each
--- round all of `ask` are called in turn.
+-- A question is a file that stands in up to three places, and knows by `...` it is: required
+-- here, it returns a function of the stage. Loaded by `nightshift work`, it returns its
+-- handlers. Run as a program it measures, in a process of its own, and prints lines. The
+-- function of the stage returns `title`, `text` (optional), `rounds` (3) and `ask`: functions
+-- that return a line or a list of lines. `prepare` and `clean` are optional: they run once
+-- around all rounds. In each round all of `ask` are called in turn.
 local nightshift = require "nightshift"
 local report = require "bench.lib.report"
 local stage = require "bench.lib.stage"
@@ -67,7 +66,7 @@ end
 
 local begun = nightshift.clock()
 
--- What `ask` brought, behind what is there.
+-- Adds the lines of `ask` to the earlier ones.
 local function take(lines, brought)
   if brought.what then brought = { brought } end
   table.move(brought, 1, #brought, #lines + 1, lines)

@@ -4,8 +4,8 @@
 # Everything is under $O/bench and a socket folder in /tmp; no port is opened.
 #
 # Nothing that it starts outlives it, however it ends: each process asks the kernel to
-# be told when the one above it is gone. A signal ends it at once: the questions are
-# asked in the background, as a shell hears of no signal while it waits for a command.
+# be told when the one above it is gone. A signal ends it at once. The
+# questions are asked in the background, since a waiting shell gets no signal.
 set -eu
 [ "${BENCH_TIED:-}" = $PPID ] || BENCH_TIED=$PPID exec setpriv --pdeathsig TERM sh "$0" "$@"
 cd "$(dirname "$0")/.."

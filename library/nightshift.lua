@@ -3,8 +3,8 @@
 --- The public interface of Nightshift, for editors (LuaCATS). Nothing here
 --- runs. Verbs give a value, or nil, a message and a code; misuse raises.
 ---
---- Durations are seconds, or texts such as "5m", "1h30m", "500ms". Times come back
---- as seconds, an instant as those since 1970, UTC, by the server's clock.
+--- Durations are seconds, or texts such as "5m", "1h30m", "500ms". Times come back as seconds.
+--- An instant is seconds since 1970, UTC, by the server's clock.
 
 local nightshift = {}
 
@@ -120,10 +120,10 @@ function nightshift.decode(text) end
 function nightshift.background(definition) end
 
 --- Has a function called in each worker of a host: at its start, before its first job; at its
---- orderly end, for which all of them together have a second; or around each job: `job.start`
---- gets the job, `job.done` job, result and seconds, `job.failed` job, error and seconds,
---- `job.dead` job, reason and error. Called while a script is loaded. An error is logged, and
---- the worker goes on.
+--- orderly end; or around each job. All functions of an end together have a second. `job.start`
+--- gets the job; `job.done` gets job, result and seconds; `job.failed` gets job, error and
+--- seconds; `job.dead` gets job, reason and error. Called while a script is loaded. An error is
+--- logged, and the worker goes on.
 ---@param event "worker.start"|"worker.stop"|"job.start"|"job.done"|"job.failed"|"job.dead"
 ---@param fn fun(job: nightshift.Job?, ...)
 function nightshift.on(event, fn) end
@@ -137,10 +137,9 @@ function nightshift.discard(reason) end
 ---@param err any
 function nightshift.retry_in(delay, err) end
 
---- What the processes of one host share: its workers, or in plain Lua a process
---- and the children it forks after the first use. Lost when all have ended.
---- Keys are 1 to 255 bytes. Each verb happens whole or not at all, also when
---- its process is killed.
+--- The memory that the processes of one host share. These are its workers; in plain Lua, a
+--- process and the children it forks after the first use. Lost when all have ended. Keys are 1
+--- to 255 bytes. Each verb happens whole or not at all, also when its process is killed.
 ---@class nightshift.Shared
 local Shared = {}
 
@@ -242,14 +241,14 @@ function Lock:acquire(timeout) end
 ---@return nightshift.Code? code `BUSY`
 function Lock:release() end
 
---- One holder at a time among the processes of this host. What a job leaves
---- locked is given back at its end, and what a process held when it dies.
+--- One holder at a time among the processes of this host. A job's locks are given back at its
+--- end, and a process's when it dies.
 ---@param name string 1 to 100 bytes; need not be declared
 ---@param opts {timeout: nightshift.Duration?}?
 ---@return nightshift.Lock
 function nightshift.mutex(name, opts) end
 
---- At most `n` holders. All who use a name say the same `n`.
+--- At most `n` holders. All callers of a name give the same `n`.
 ---@param name string
 ---@param n integer 1 to 1000
 ---@param opts {timeout: nightshift.Duration?}?
@@ -268,16 +267,16 @@ local Db = {}
 ---@return nightshift.Code? code `INVALID`
 function Db:queue(name) end
 
---- All that is known of a job, live or finished.
+--- All facts about a job, live or finished.
 ---@param id integer
 ---@return nightshift.JobInfo? info
 ---@return string? message
 ---@return nightshift.Code? code `NOT_FOUND`, `GONE`
 function Db:job(id) end
 
---- Why a job is not running, in one sentence: how it ended, who has it, which pause holds it, which
---- job it waits for (and why that one does not run), when it is due, or why no host takes it. The
--- table has the facts.
+--- Why a job is not running, in one sentence: how it ended, its holder, or the pause that holds
+--- it. Or the job that it waits for (and why that one does not run), when it is due, or why no
+--- host takes it. The table has the facts.
 ---@param id integer
 ---@return string? sentence "#14 'join' waits for #12 'fetch' and 3 more; #12 'fetch' is scheduled, due in 3m59s"
 ---@return nightshift.Why|string fact or the message
@@ -300,9 +299,9 @@ function Db:why(id) end
 ---@return nightshift.Code? code
 function Db:jobs(filter) end
 
---- Ends a live job as cancelled; a running one is told, stopped when it does not
---- listen, and its late verdict is STALE. `reason` is what its history has as that: 255
---- characters, and more as its error. `tree`: with all below it.
+--- Ends a live job as cancelled; a running one is told, stopped when it does not listen, and its
+--- late verdict is STALE. `reason` goes into its history: 255 characters, and a longer one as
+--- its error, too. `tree`: with all below it.
 ---@param id integer
 ---@param opts {reason: string?, tree: boolean?}?
 ---@return true|integer|nil ok how many jobs, with `tree`
@@ -310,24 +309,23 @@ function Db:jobs(filter) end
 ---@return nightshift.Code? code `NOT_FOUND`, `STATE`
 function Db:cancel(id, opts) end
 
---- Nothing of a job and all below it starts until it is resumed; what is spawned
---- or pushed below it later is paused, too. What runs runs on.
+--- No job at or below it starts until it is resumed; jobs spawned or pushed below it later are
+--- paused, too. Running jobs run on.
 ---@param id integer
 ---@return integer? jobs that it holds now and did not before
 ---@return string? message
 ---@return nightshift.Code? code `NOT_FOUND`, `STATE`
 function Db:pause(id) end
 
---- Ends what `pause` of the same id began. What was paused by itself stays so.
+--- Ends the `pause` of the same id. Jobs with a pause of their own stay paused.
 ---@param id integer
 ---@return integer? jobs
 ---@return string? message
 ---@return nightshift.Code? code `NOT_FOUND`, `STATE`
 function Db:resume(id) end
 
---- Runs a finished job again with fresh budgets. `tree`: all at or below it that
---- failed or were cancelled, each waiting for what it waited for before; what is
---- done stays done.
+--- Runs a finished job again with fresh budgets. `tree`: all jobs at or below it that failed or
+--- were cancelled, each waiting for the same jobs as before; done jobs stay done.
 ---@param id integer
 ---@param opts {tree: boolean?}?
 ---@return true|integer|nil ok how many jobs, with `tree`
@@ -335,8 +333,8 @@ function Db:resume(id) end
 ---@return nightshift.Code? code `NOT_FOUND`, `STATE`, `DUPLICATE`
 function Db:retry(id, opts) end
 
---- Makes a scheduled job ready now. `tree`: all at or below it, apart from those
---- that wait for a signal.
+--- Makes a scheduled job ready now. `tree`: all jobs at or below it, except jobs that wait for a
+--- signal.
 ---@param id integer
 ---@param opts {tree: boolean?}?
 ---@return true|integer|nil ok how many jobs, with `tree`
@@ -344,9 +342,9 @@ function Db:retry(id, opts) end
 ---@return nightshift.Code? code `NOT_FOUND`, `STATE`
 function Db:run_now(id, opts) end
 
---- A live job is not started any more after this, from now: it ends dead, reason
---- `deadline`. One that polls has its last look then. What it spawns later without
---- a deadline of its own inherits it. false: no limit. `tree`: all below it, too.
+--- A live job is not started any more after this, from now: it ends dead, reason `deadline`. A
+--- polling job has its last look then. Jobs that it spawns later without a deadline of their own
+--- inherit it. false: no limit. `tree`: all below it, too.
 ---@param id integer
 ---@param deadline nightshift.Duration|false
 ---@param opts {tree: boolean?}?
@@ -365,29 +363,27 @@ function Db:deadline(id, deadline, opts) end
 ---@field ready integer
 ---@field total integer
 
---- How many of a job and all below it are in which state. What was pruned is not
---- counted.
+--- How many jobs at or below it are in which state. Pruned jobs are not counted.
 ---@param id integer
 ---@return nightshift.Progress? counts
 ---@return string? message
 ---@return nightshift.Code? code `NOT_FOUND`
 function Db:progress(id) end
 
---- Runs `fn` in one transaction: its pushes, statements and verdicts of jobs
---- claimed on this handle commit together when it returns. Nothing of them is kept when it
---- raises (the error passes on), when it returns nil and a message (given back), or when a
---- verb in it failed outside `tx:try` (gives nil, message and code of the first that did;
---- that a verb which only looks found nothing is no failure).
---- Gives what `fn` returned, or true when that was nothing. Does not nest.
+--- Runs `fn` in one transaction: its pushes, statements and verdicts of jobs claimed on this
+--- handle commit together when it returns. Nothing of them is kept when it raises (the error
+--- passes on), or when it returns nil and a message (given back). Nothing is kept either when a
+--- verb in it failed outside `tx:try`: that gives nil, message and code of the first failure. A
+--- verb that only looks and finds nothing has not failed. Gives the values of `fn`, or true when
+--- there are none. Does not nest.
 ---@param fn fun(tx: nightshift.Transaction): ...
 ---@return any ...
 function Db:transaction(fn) end
 
---- Runs one SQL statement with bound parameters (`?`). Gives rows as tables by
---- column name, NULL left out; else {affected=, insert_id=}. Integers stay
---- exact; decimals, dates and unsigned integers above 2^63-1 are strings.
---- What the server has against a value is `DUPLICATE`, `INVALID` or `TOO_BIG`; that a
---- table or procedure of Nightshift's own is missing is `SCHEMA`.
+--- Runs one SQL statement with bound parameters (`?`). Gives rows as tables by column name, NULL
+--- left out; else {affected=, insert_id=}. Integers stay exact; decimals, dates and unsigned
+--- integers above 2^63-1 are strings. A value that the server refuses is `DUPLICATE`, `INVALID`
+--- or `TOO_BIG`; a missing table or procedure of Nightshift's own is `SCHEMA`.
 ---@param sql string
 ---@param ... nil|boolean|number|string|lightuserdata
 ---@return table? rows
@@ -398,17 +394,16 @@ function Db:execute(sql, ...) end
 ---@class nightshift.DbLockOptions
 ---@field timeout nightshift.Duration? how long to wait; default 30 s, 0 tries once
 
---- A lock for all hosts: `db:lock("report")(fn)` runs `fn` while no other job or program holds the
---- lock, and gives it back when `fn` returns or raises. Inside a
---- handler, `job:db():lock(…)`, it belongs to the job; elsewhere to this handle.
---- Bad arguments raise.
+--- A lock for all hosts. `db:lock("report")(fn)` runs `fn` while no other job or program holds
+--- the lock, and gives it back when `fn` returns or raises. Inside a handler,
+--- `job:db():lock(…)`, it belongs to the job; elsewhere to this handle. Bad arguments raise.
 ---@param name string 1 to 190 characters, no control characters
 ---@param opts nightshift.DbLockOptions?
 ---@return nightshift.DbLock
 function Db:lock(name, opts) end
 
---- The same for at most `n` at a time. How many there are is what the one who
---- asks says: he takes one of the slots 1 to `n`.
+--- A semaphore for all hosts: at most `n` holders at a time. The caller says how many slots
+--- there are: it takes one of the slots 1 to `n`.
 ---@param name string
 ---@param n integer 1 to 10,000
 ---@param opts nightshift.DbLockOptions?
@@ -454,7 +449,7 @@ function Db:reprioritise(id, priority, opts) end
 ---@field skipped integer ticks without a job, because the last one lived
 ---@field error string? why it has no ticks: its job could not be pushed
 
---- Adds a recurring job, or changes it. One that says the same keeps its next tick.
+--- Adds a recurring job, or changes it. An unchanged definition keeps its next tick.
 ---@param given nightshift.ScheduleOptions
 ---@return number|false|nil next instant of its next tick; false while it is paused
 ---@return string? message
@@ -474,7 +469,7 @@ function Db:schedules() end
 ---@return nightshift.Code? code `NOT_FOUND`
 function Db:schedule_pause(name) end
 
---- Lets them go on; those of the time between are not made up for.
+--- Lets its ticks go on; ticks of the time between are dropped.
 ---@param name string
 ---@return true|nil
 ---@return string? message
@@ -489,7 +484,7 @@ function Db:schedule_resume(name) end
 ---@return nightshift.Code? code `NOT_FOUND`, or as push
 function Db:schedule_run(name) end
 
---- Deletes a schedule. One that a live host declares comes back within the hour.
+--- Deletes a schedule. A schedule that a live host declares comes back within the hour.
 ---@param name string
 ---@return true|nil
 ---@return string? message
@@ -575,7 +570,7 @@ function Db:flow_many(roots) end
 ---@return nightshift.Code? code `INVALID`, `NOT_FOUND`, `DENIED`, `BUSY`, `STATE`
 function Db:adopt(mapping) end
 
---- Who holds locks and semaphores.
+--- The owners of locks and semaphores.
 ---@return nightshift.Slot[]? slots
 ---@return string? message
 ---@return nightshift.Code? code
@@ -587,18 +582,17 @@ function Db:slots() end
 ---@return nightshift.Code? code
 function Db:stats() end
 
---- Deletes history older than `done` (1 day) and `dead` (30 days, cancelled
---- jobs too); false keeps that kind. A tree of jobs goes as a whole, when all of
---- it has finished and is old enough; `tree`: that of one job and all below it,
---- however old.
+--- Deletes history older than `done` (1 day) and `dead` (30 days, cancelled jobs too); false
+--- keeps that kind. A tree of jobs goes as a whole, when all of it has finished and is old
+--- enough. `tree`: the tree of one job, however old.
 ---@param opts {done: nightshift.Duration|false|nil, dead: nightshift.Duration|false|nil, tree: integer?}?
 ---@return integer? deleted
 ---@return string? message
 ---@return nightshift.Code? code
 function Db:prune(opts) end
 
---- Looks at all other holders and gives back what dead ones held. Living hosts
---- and waiting handles do it by themselves; this is for where none may live.
+--- Looks at all other holders and gives back claims of dead ones. Living hosts and waiting
+--- handles do it by themselves; this is for where none may live.
 ---@param opts {wait: nightshift.Duration?}? how long it may take to be sure; 2 s
 ---@return { holders: integer, jobs: integer, poison: integer }|nil found
 ---@return string? message
@@ -628,8 +622,8 @@ function Db:close() end
 ---@field table string
 local Adopted = {}
 
---- Claims one row; nil alone when none came within `wait`. The job's payload is the
---- row, without what is NULL; `job.row` is the row's id. Its verdict and the row are one commit.
+--- Claims one row; nil alone when none came within `wait`. The job's payload is the row, without
+--- NULL columns; `job.row` is the row's id. Its verdict and the row are one commit.
 ---@param opts {wait: nightshift.Duration?}?
 ---@return nightshift.Job? job
 ---@return string? message
@@ -649,8 +643,8 @@ function Adopted:claim_many(n, opts) end
 ---@return fun(): nightshift.Job?
 function Adopted:jobs(opts) end
 
---- Writes what rows are owed, cancels jobs with rows that other programs have, and opens rows that
---- are overdue. Claims and hosts do it by themselves.
+--- Writes debts to rows, cancels jobs with rows that other programs have, and opens overdue
+--- rows. Claims and hosts do it by themselves.
 ---@return integer? freed
 ---@return string? message
 ---@return nightshift.Code? code
@@ -662,7 +656,7 @@ function Adopted:rescue() end
 ---@return nightshift.Code? code
 function Adopted:advice() end
 
---- Takes up to n rows in, for any worker of the queue: what a host's runner does by itself.
+--- Takes up to n rows in, for any worker of the queue, as a host's runner does by itself.
 ---@param n integer
 ---@return integer? taken
 ---@return string? message
@@ -675,7 +669,7 @@ function Adopted:take(n) end
 ---@return nightshift.Code? code
 function Adopted:give_back() end
 
---- Writes what rows do not say yet of their jobs, as far as they are not locked.
+--- Writes debts to rows, as far as the rows are not locked.
 ---@return integer? rows
 ---@return string? message
 ---@return nightshift.Code? code
@@ -697,7 +691,7 @@ function Adopted:pay() end
 ---@return nightshift.Code? code
 function Adopted:stats() end
 
---- Stops claims from this table, everywhere, within a second; what runs goes on.
+--- Stops claims from this table, everywhere, within a second; running jobs go on.
 ---@return true?
 ---@return string? message
 ---@return nightshift.Code? code
@@ -742,8 +736,8 @@ function Adopted:tune(opts) end
 ---@return nightshift.Code? code
 function Adopted:dead(opts) end
 
---- Runs dead rows again: they are open, with all their attempts. Of many those that are
---- not dead, or locked, stay as they are.
+--- Runs dead rows again: they are open, with all their attempts. In a list, rows that are not
+--- dead, or locked, stay as they are.
 ---@param what integer|integer[]|{error: string}|"all" an id; ids; those of an error or a kind of them; all
 ---@return true|integer|nil retried true for one id, else how many
 ---@return string? message
@@ -751,9 +745,10 @@ function Adopted:dead(opts) end
 ---`max_attempts`
 function Adopted:retry(what) end
 
---- Deletes rows that are done (`state = "dead"`: dead), or moves them to another table, which
---- has to be there, InnoDB, with all their columns; in batches, each a transaction. A row that
---- another one has for its parent, that has a job, or is owed something, stays. Not inside a transaction.
+--- Deletes rows that are done (`state = "dead"`: dead), or moves them to another table. That
+--- table has to be there, InnoDB, with all their columns. It works in batches, each a
+--- transaction. A row that another one has for its parent, that has a job, or is owed something,
+--- stays. Not inside a transaction.
 ---@param opts {state: "done"|"dead"|nil, older: nightshift.Duration?, into: string?, limit: integer?}? older: those
 ---that ended longer ago; a done row says so in `completed_at` or `updated`, a dead one in `updated` or by its last job
 ---@return integer? pruned
@@ -782,10 +777,10 @@ function Adopted:prune(opts) end
 ---`GONE`, `BUSY`, `SQL`
 function Adopted:drain(opts) end
 
---- A lock or a semaphore; holds one slot at a time. Call it with a function, or
---- `local held <close> = assert(l:acquire())`. What is still held goes back when
---- the job's run is over; outside a handler, when the handle is closed or
---- collected, or the program ends, however it ends.
+--- A lock or a semaphore; holds one slot at a time. Call it with a function, or `local held
+--- <close> = assert(l:acquire())`. A slot that is still held goes back when the job's run is
+--- over. Outside a handler it goes back when the handle is closed or collected, or when the
+--- program ends in any way.
 ---@class nightshift.DbLock
 ---@field name string
 ---@overload fun(fn: fun(...): ..., ...): ... what fn returned; or nil, message, `BUSY`
@@ -808,7 +803,7 @@ function DbLock:release() end
 ---@return boolean
 function DbLock:is_held() end
 
---- What the function of `db:transaction` gets; ends with it.
+--- The argument of the function of `db:transaction`; ends with it.
 ---@class nightshift.Transaction
 local Transaction = {}
 
@@ -825,7 +820,7 @@ function Transaction:queue(name) end
 ---@return nightshift.Code? code
 function Transaction:execute(sql, ...) end
 
---- As db:signal; heard when the transaction commits.
+--- As db:signal; the job gets it when the transaction commits.
 ---@param id integer
 ---@param value any
 ---@param name string?
@@ -834,10 +829,10 @@ function Transaction:execute(sql, ...) end
 ---@return nightshift.Code? code `NOT_FOUND`, `INVALID`, `TOO_BIG`
 function Transaction:signal(id, value, name) end
 
---- Ends a job as done if the transaction commits: one that was claimed on this
---- handle, or, on the handle of `job:db()`, the one that runs. When it cannot be
---- ended the transaction does not commit: `db:transaction` gives the same message
---- and code. In a worker a row of an adopted table cannot: its host has claimed it.
+--- Ends a job as done if the transaction commits. The job was claimed on this handle; on the
+--- handle of `job:db()` it is the running one. When it cannot be ended the transaction does not
+--- commit: `db:transaction` gives the same message and code. In a worker a row of an adopted
+--- table cannot: its host has claimed it.
 ---@param job nightshift.Job
 ---@param result any? kept with the job's history
 ---@return true? ok
@@ -845,11 +840,11 @@ function Transaction:signal(id, value, name) end
 ---@return nightshift.Code? code `STALE`, `INVALID`, `TOO_BIG`, `GONE`, `BUSY`
 function Transaction:ack(job, result) end
 
---- Runs `fn`, a part of the transaction that may fail alone: what it did is undone, to a
---- savepoint, when a verb in it failed, or when it returns nil and a message; then gives
---- nil, message and code, and the transaction goes on. When it raises, what it did is undone
---- too, and the error goes on. It may stand in another one. What it acks is written at its
---- end. It saves nothing when the server has rolled back all (`BUSY`: a deadlock).
+--- Runs `fn`, a part of the transaction that may fail alone. Its changes are undone, to a
+--- savepoint, when a verb in it failed, or when it returns nil and a message. Then it gives nil,
+--- message and code, and the transaction goes on. When it raises, its changes are undone, too,
+--- and the error goes on. It may stand in another one. Its acks are written at its end. It saves
+--- nothing when the server has rolled back all (`BUSY`: a deadlock).
 ---@param fn fun(tx: nightshift.Transaction): ...
 ---@return any ... what `fn` returned, or true when that was nothing
 function Transaction:try(fn) end
@@ -918,9 +913,9 @@ function Queue:claim(opts) end
 ---@return nightshift.Code? code
 function Queue:claim_many(n, opts) end
 
---- `for job in q:jobs{wait = 5} do … end`: one after the other until none comes
---- within `wait`. A job that the loop goes on without a verdict of has failed ("no verdict"),
---- and so has one that an error leaves the loop with; leaving it early gives it back.
+--- `for job in q:jobs{wait = 5} do … end`: one after the other until none comes within `wait`. A
+--- job has failed ("no verdict") when the loop goes on without a verdict of it, or when an error
+--- leaves the loop. Leaving the loop early gives the job back.
 ---@param opts {wait: nightshift.Duration?, lease: nightshift.Duration?, strict: boolean?, names: string[]?}?
 ---@return fun(): nightshift.Job?
 function Queue:jobs(opts) end
@@ -1051,8 +1046,8 @@ function Job:touch() end
 ---@return nightshift.Code? code `STALE`, `GONE`
 function Job:progress(progress, text) end
 
---- Keeps a line with this attempt; shown when it fails or its worker dies.
---- What is printed or written to stderr goes to the output of the host.
+--- Keeps a line with this attempt; shown when it fails or its worker dies. Text that is printed
+--- or written to stderr goes to the output of the host.
 ---@param text any
 function Job:log(text) end
 

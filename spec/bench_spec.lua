@@ -1,5 +1,5 @@
--- The benches: they still measure what the tables are, and the one of designs still sees a job
--- that runs twice. Very small ones, with figures that say nothing.
+-- The benches: they still measure the tables as they are, and the one of designs still sees a
+-- job that runs twice. They are very small, and their figures mean nothing.
 
 local host = require "spec.support.host"
 local nightshift = require "nightshift"

@@ -1,7 +1,6 @@
--- Loaded once, before all specs. The support modules are loaded here because
--- busted gives every spec file a fresh package.loaded: what they keep (the
--- server, the list of processes) has to outlive a file. After each test, what
--- it left behind is removed.
+-- Loaded once, before all specs. The support modules are loaded here because busted gives every
+-- spec file a fresh package.loaded. Their state (the server, the list of processes) has to
+-- outlive a file. After each test, its leftovers are removed.
 
 local busted = require "busted"
 local nst = require "nst"

@@ -1,5 +1,5 @@
--- The house rules that a machine can check: which layer includes what, where
--- SQL may be written, what the module exports, that every name is documented.
+-- House rules that a machine can check: which layer includes which headers, where SQL may be
+-- written, the exports of the module.
 
 local core = require "nightshift.core"
 local proc = require "spec.support.proc"

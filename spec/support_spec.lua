@@ -1,6 +1,6 @@
--- The harness itself: what other specs rely on. The checks in C: frames, rings, slots, pacing,
--- batches, names, lines, log lines and looks of the host; and the crash sweep of the shared dict:
--- its process is killed at every store of every change.
+-- The harness itself, which other specs rely on. The checks in C: frames, rings, slots, pacing,
+-- batches, names, lines, log lines and looks of the host. And the crash sweep of the shared
+-- dict: its process is killed at every store of every change.
 
 local db = require "spec.support.db"
 local nst = require "nst"

@@ -2,12 +2,12 @@
 ** The published designs as they were described: SQL through libmariadb, and nothing
 ** of Nightshift.
 **
-** A design is a row of statements, each of which may be missing; see bare_sql. In a
-** statement {claim} stands for a text that is new for each claim, {id} for a row's
-** id, {overdue} for seconds.
+** A design is a row of statements, each of which may be missing; see bare_sql. In a statement
+** {claim} stands for a text that is new for each claim, {id} for a row's id, {overdue} for
+** seconds.
 **
-** Invariant: what the server refuses because of the crowd (1205, 1213) is counted
-** and rolled back, and the claim tried again by the caller, as those programs do.
+** Invariant: a statement that the server refuses because of the crowd (1205, 1213) is counted
+** and rolled back. The caller tries the claim again, as those programs do.
 */
 #include <stdio.h>
 #include <stdlib.h>
@@ -90,7 +90,7 @@ static const bare_sql designs[] = {
      .leave = "COMMIT",
      .late = IN_PROGRESS,
      .done = PROCESSED},
-    /* One claims at a time; the date of the last checkout tells. */
+    /* One worker claims at a time; the date of the last checkout tells. */
     {.way = "bare",
      .table = "checkout",
      .enter = "SELECT GET_LOCK('checkout', 10)",
@@ -151,7 +151,7 @@ static void fill(char *to, size_t room, const char *sql, const crew_worker *w,
   to[n] = '\0';
 }
 
-/* Reads up to CREW_BATCH ids of what a statement gave, if it gave rows. */
+/* Reads up to CREW_BATCH ids from the rows of a statement, if it gave rows. */
 static size_t read_ids(crew_worker *w, int64_t *ids) {
   MYSQL_RES *rows = mysql_store_result(w->my);
   MYSQL_ROW row;

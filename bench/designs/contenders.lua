@@ -1,9 +1,8 @@
 --- The contenders of bench/designs/strategies.lua: each published design as it is, the
 --- same table adopted, and Nightshift's own tables. Knows how each is prepared and run.
---
--- The tables are those of spec/support/designs.lua. Workers are processes with a
--- connection of their own (bench/designs/strategies.c), but for "host", where they are those
--- of one `nightshift work`.
+---
+--- The tables come from spec/support/designs.lua. Workers are processes with a connection of
+--- their own (bench/designs/strategies.c); for "host" they belong to one `nightshift work`.
 local designs = require "spec.support.designs"
 local nightshift = require "nightshift"
 local processes = require "bench.lib.processes"
@@ -56,14 +55,14 @@ contenders.list = {
 
 local LEAD = 0.3 -- seconds of a host before it counts
 
-local DONE = { -- what is written when a design's row is done, for many at once
+local DONE = { -- the columns of a done row, for many at once
   migration_task = "status = 'complete'", job_queue = "state = 'DONE'", queue_table = "status = 'processed'",
   worker_queue = "is_done = TRUE", checkout = "last_checkout = NOW(), done_at = NOW()",
 }
 
--- Open rows of a table, at most. Without the advised index the published claim locks
--- all of them, at a cost that grows with the workers times the rows: 200 workers at 20,000
--- rows are not done in minutes.
+-- Open rows of a table, at most. Without the advised index the published claim locks all of
+-- them. The cost grows with the workers times the rows: 200 workers at 20,000 rows are not done
+-- in minutes.
 local MOST = { queue_table = 1000 }
 contenders.most = ("at most %d of queue_table, five times as many under a host"):format(MOST.queue_table)
 
@@ -93,8 +92,8 @@ local function queue_id(s)
   return tables.ask(s.db, "SELECT id AS n FROM nightshift_queue WHERE name = 'bench'")
 end
 
--- Ways to fill a table so that many rows have just been done, and, at
--- the end, `rows` are open. Gives the first id of those that there are, and how many.
+-- Ways to fill a table so that many rows have just been done, and, at the end, `rows` are open.
+-- Each gives the first id of its rows, and their number.
 local fill = {}
 
 function fill.own(s, _, rows, buried)
@@ -153,8 +152,8 @@ local function write(path, ...)
   assert(file:write(...))
 end
 
--- What a host runs, whatever the jobs are called: a handler writes down that a job has begun, in one
--- write to a file of many writers, and sleeps as long as a job takes.
+-- The handler of a host for all names. It records that its job has begun, in one write to a
+-- file of many writers, and sleeps as long as a job takes.
 local HANDLERS <const> = [[
 local core = require "nightshift.core"
 local path <const>, seconds <const> = %q, %.6f
@@ -171,7 +170,7 @@ end
 return { nap = nap, migrate = nap, job_queue = nap, queue_table = nap, worker_queue = nap, checkout = nap }
 ]]
 
--- The files of a host: its handlers, what they write, and the table that it adopts.
+-- The files of a host: its handlers, their log, and the table that it adopts.
 local function host_files(c, asked)
   local files = { log = os.tmpname(), jobs = os.tmpname(), mapping = os.tmpname() }
   write(files.jobs, HANDLERS:format(files.log, asked.job_ms / 1000))
@@ -186,7 +185,7 @@ local function done_rows(s, c)
   return tables.ask(s.db, ("SELECT COUNT(*) AS n FROM %s WHERE %s"):format(c.group, done))
 end
 
--- What has happened so far.
+-- The counts so far.
 local function counts(s, c)
   return { at = nightshift.clock(), jobs = done_rows(s, c), waits = status(s, "Innodb_row_lock_waits"),
     deadlocks = status(s, "Innodb_deadlocks") }
@@ -238,7 +237,7 @@ local function run(s, c, asked, open, buried)
   return by_program(s, c, asked, first, rows)
 end
 
---- One run of a contender: the figures of bench/designs/strategies.c.
+--- Runs a contender once: the figures of bench/designs/strategies.c.
 ---@param s table the stage
 ---@param c bench.Contender
 ---@param asked table workers, rows, ms, job_ms, gap_ms; for purge: buried, and blocked: a
@@ -262,11 +261,11 @@ end
 local GROUP, STEP = "queue_table", 500000
 local OPEN = 100 -- of so many rows one
 
---- What is measured of a large table, in words.
+--- The question to a large table, in words.
 function contenders.many(rows)
-  return ("%s rows, of which one in %d is open, with %d priorities. With the published index a claim sorts all that"
-    .. " are open; the advised one has them in order. Servers before 10.8 read DESC in an index and ignore it: there"
-    .. " no index has *highest priority first, then lowest id* in order, and a claim sorts what is open."):format(
+  return ("%s rows, of which one in %d is open, with %d priorities. With the published index a claim sorts all open"
+    .. " rows; the advised one has them in order. Servers before 10.8 read DESC in an index and ignore it. There"
+    .. " no index has *highest priority first, then lowest id* in order, so a claim sorts the open rows."):format(
     rows, OPEN, 1000)
 end
 
@@ -280,15 +279,16 @@ local function create_many(s, rows)
   assert(s.db:execute("ANALYZE TABLE " .. GROUP))
 end
 
--- What was done is open again; nothing of it is left to purge.
+-- Opens done rows again; nothing of them is left to purge.
 local function open_many(s)
   assert(s.db:execute(([[UPDATE queue_table SET status = 'queued', attempts = 30, retry_after = NULL
     WHERE id %% %d = 0 AND status <> 'queued']]):format(OPEN)))
   await_purge(s)
 end
 
---- One run of each contender of that table, with the published index and then with the
--- advised one: by name and number of workers, the figures of bench/designs/strategies.c.
+--- Runs each contender of that table once, with the published index and then with the advised
+-- one. The result has, by name and number of workers, the figures of
+-- bench/designs/strategies.c.
 ---@param s table the stage
 ---@param list bench.Contender[]
 ---@param asked table many, many_workers, ms, job_ms
@@ -321,8 +321,8 @@ end
 
 local OVERDUE, LIMIT = 3, 5 -- seconds
 
---- What is measured of a dead worker's rows, in words.
-contenders.death = ("Claims are overdue after %d s here, where a design has that; never: not within %d s.")
+--- The question to a dead worker's rows, in words.
+contenders.death = ("Claims are overdue after %d s here, in designs that have that. never: not within %d s.")
   :format(OVERDUE, LIMIT)
 
 -- Makes the rows; the first id of those that there are.

@@ -1,7 +1,7 @@
---- What bench/designs/strategies.lua prints: tables of medians, and the plots.
+--- The output of bench/designs/strategies.lua: tables of medians, and the plots.
 --
 -- Results are lines of bench/designs/contenders.lua: results.work[name][workers][round],
--- results.death[name][round], results.purge[name][round] = {free=, blocked=},
+-- results.death[name][round], results.purge[name][round] = {free=, blocked=}. And
 -- results.rows[name][i], one for each number of workers.
 local contenders = require "bench.designs.contenders"
 local plot = require "bench.lib.plot"
@@ -36,7 +36,7 @@ end
 
 local function table_text(title, text, heads, rows)
   local lines = { "", "### " .. title }
-  if text then lines[#lines + 1] = text end
+  if text then lines[#lines + 1] = report.wrapped(text) end
   lines[#lines + 1] = ""
   lines[#lines + 1] = "| | " .. table.concat(heads, " | ") .. " |"
   lines[#lines + 1] = "|---" .. ("|---:"):rep(#heads) .. "|"
@@ -67,8 +67,8 @@ local function ratio(results, c, lines, workers)
 end
 
 local function rates(results, asked)
-  return over_workers(results, asked, "Jobs per second", "In parentheses: beside the same table as published (beside"
-    .. " the published SQL with that index, where there is one of it), in the same rounds.", function(lines, c, workers)
+  return over_workers(results, asked, "Jobs per second", "In parentheses: beside the same table as published, or the"
+    .. " published SQL with that index where there is one, in the same rounds.", function(lines, c, workers)
       local beside = ratio(results, c, lines, workers)
       return number(of(lines, "rate")) .. (beside and (" (%s ×)"):format(number(beside)) or "")
     end)
@@ -76,7 +76,7 @@ end
 
 local function claims(results, asked)
   return over_workers(results, asked, "Time of a claim, ms: median · 99th percentile",
-    "From asking to having rows, waits for locks included. Under a host it is the dispatcher that claims, ahead.",
+    "From asking to having rows, waits for locks included. Under a host the dispatcher claims, ahead of the workers.",
     function(lines)
       local p50, p99 = of(lines, "p50_ms"), of(lines, "p99_ms")
       return p50 and ("%s · %s"):format(number(p50), number(p99)) or ""
@@ -96,7 +96,7 @@ end
 
 local function again(results, asked)
   return over_workers(results, asked, "Jobs that ran more than once",
-    "Executions beyond the first of each job, in all rounds together, of how many jobs that ran.", function(lines)
+    "Executions beyond the first of each job, and the number of jobs that ran, in all rounds together.", function(lines)
       return ("%d of %s"):format(sum(lines, "again"), number(sum(lines, "begun")))
     end)
 end
@@ -131,8 +131,8 @@ local function purges(results, asked)
     end
   end
   return table_text(("Purge blocked: jobs per second, %d workers"):format(asked.purge_workers),
-    ("Just before, %s other rows were done; of the blocked ones somebody has had a read transaction open for all of"
-      .. " the time, as a backup has."):format(number(asked.buried)), { "free", "blocked", "cost" }, rows)
+    ("Just before, %s other rows were done. Purge is blocked by a read transaction that is open all the time,"
+      .. " as a backup's is."):format(number(asked.buried)), { "free", "blocked", "cost" }, rows)
 end
 
 local function many(results, asked)
@@ -155,7 +155,7 @@ local function many(results, asked)
     contenders.many(number(asked.many)), heads, rows)
 end
 
---- All of it as Markdown.
+--- All results as Markdown.
 function standings.markdown(results, asked)
   local parts = {}
   if asked.topics.work then

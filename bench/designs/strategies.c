@@ -6,16 +6,16 @@
 **   bare        the published SQL of the table's design
 **   outside     … of queue_table, with the state written after the lock is gone
 **   own         Nightshift's own tables, queue "bench"
-** work: 'workers' take rows for 'ms' and hold each for 'job_us'; the table has more
-** rows than that. death: one takes rows and is killed; how long until another has
-** one of them. OPTION is workers, batch, ms, job_us, gap_us, overdue and limit
-** (seconds), and first, rows: the ids that there are. Prints one JSON line.
+** work: 'workers' take rows for 'ms' and hold each for 'job_us'; the table has more rows than
+** that. death: one worker takes rows and is killed; the time until another has one of them.
+** OPTION is workers, batch, ms, job_us, gap_us, overdue and limit (seconds), and first, rows:
+** the ids of the table. Prints one JSON line.
 **
-** Every worker is a process of its own, as it would be on many machines; what they
-** count is in memory that they share. A job's executions are counted one by one.
+** Every worker is a process of its own, as it would be on many machines; their counters are in
+** shared memory. A job's executions are counted one by one.
 **
-** Invariant: what is counted has happened before the end of the time; a claim that
-** takes longer is one of the times of claims nevertheless.
+** Invariant: a counted event has happened before the end of the time; a longer claim is one of
+** the times of claims nevertheless.
 */
 #include <signal.h>
 #include <stdatomic.h>
@@ -35,23 +35,23 @@
 
 #define TIMES_MAX 1000000 /* claims with a time that is kept */
 #define AT_ONCE 8         /* workers that connect at one time */
-#define LEAD 0.3          /* seconds in which one after the other begins */
+#define LEAD 0.3          /* seconds in which the workers begin one after the other */
 #define LINGER 0.3        /* seconds that a statement has to end in */
-#define LEAVE 10.0        /* … and a handle, to give back what it has */
+#define LEAVE 10.0        /* … and a handle, to give back its claims */
 
-/* What is known of one worker. */
+/* The state of one worker. */
 typedef struct seat {
   pid_t pid;            /* 0: gone */
   atomic_ulong session; /* 0: not to be killed */
   _Atomic double asks;  /* since when it has been claiming; 0: it is not */
 } seat;
 
-/* What the workers share. */
+/* The memory that the workers share. */
 typedef struct board {
   atomic_size_t ready, ended, claims, empty, refused, undone;
   _Atomic double stop; /* 0: not begun */
-  _Atomic double begun; /* what counts */
-  atomic_llong held;   /* a row of the one that is killed; 0: none yet */
+  _Atomic double begun; /* the begin of counting */
+  atomic_llong held;   /* a row of the worker that is killed; 0: none yet */
   _Atomic double found; /* when another had it */
 } board;
 
@@ -88,7 +88,7 @@ void crew_nap(double seconds) {
 
 /* ------------------------------------------------------------- the workers */
 
-/* What happens while they begin is not counted. */
+/* Events while the workers begin are not counted. */
 static bool counts(void) {
   double now = bench_clock();
   return now >= b->begun && now < b->stop;
@@ -147,7 +147,7 @@ static void hold(crew_worker *w, seat *own) {
     pause();
 }
 
-/* Waits for the rows of the one that holds them. */
+/* Waits for the rows of the worker that is killed. */
 static void inherit(crew_worker *w, seat *own) {
   (void)own;
   int64_t ids[CREW_BATCH];
@@ -315,7 +315,7 @@ static int measure_work(void) {
   return failed;
 }
 
-/* The other one is waiting when it happens. */
+/* The other worker is waiting when the first is killed. */
 static int measure_death(void) {
   seat *victim = start(1, hold);
   while (b->held == 0) {

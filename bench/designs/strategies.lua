@@ -3,16 +3,15 @@
 --   strategies.lua BUILD SOCKET [--only NAME,…] [--topics work,death,purge,rows]
 --     [--workers N,…] [--rounds N] [--seconds N] [--ms N] [--job-ms N] [--gap-ms N]
 --     [--rows N] [--many N] [--many-ms N] [--json FILE] [--doc FILE] [--from FILE]
--- --only takes contenders and topics. --rows: open rows of a run; --many: rows of the
--- large table of the topic 'rows', which is asked once; --many-ms: how long each run
--- there takes.
--- --seconds: no other round begins that would take longer than this, all in all.
--- --ms: how long the workers of one run work; --gap-ms: how long one pauses between
--- the lock and a mark that is written after it. --doc writes the tables into a file,
--- between the lines that say so, and the plots into the folder of its name. --from
--- measures nothing: prints what an earlier --json has kept.
+-- --only takes contenders and topics. --rows: open rows of a run. --many: rows of the large
+-- table of the topic 'rows', which is asked once; --many-ms: the time of each run there.
+-- --seconds: no round begins that would exceed this time in total. --ms: how long the workers
+-- of one run work; --gap-ms: their pause between the lock and a mark that is written after it.
+-- --doc writes the tables into a file, between its two marks, and the plots into the folder of
+-- its name. --from measures nothing: it prints the results of an earlier --json.
 local contenders = require "bench.designs.contenders"
 local nightshift = require "nightshift"
+local report = require "bench.lib.report"
 local stage = require "bench.lib.stage"
 local standings = require "bench.designs.standings"
 
@@ -64,7 +63,7 @@ local OPTIONS = {
   many = positive, many_ms = positive, from = plain,
 }
 
--- Those that --only names, if it names any; whether it names contenders, too.
+-- The topics of --only, if it names any; and whether it names contenders, too.
 local function choose_topics(asked)
   local some, topics = false, {}
   for name in pairs(asked.only or {}) do
@@ -118,7 +117,7 @@ local function run(s, c, asked, workers, more)
   return contenders.work(s, c, options)
 end
 
--- One after the other; the next round begins from the other end.
+-- Calls fn for one after the other; the next round begins from the other end.
 local function in_turns(list, round, fn)
   for i = 1, #list do fn(list[round % 2 == 1 and i or #list + 1 - i]) end
 end
@@ -173,15 +172,16 @@ end
 
 local function preamble(facts, asked)
   local m, v = facts.machine, facts.versions
-  return table.concat({
-    ("Machine: %d × %s, %d MB, %s; load at the start %s."):format(m.processors, m.processor, m.memory_mb, m.system,
-      m.load),
-    ("Nightshift %s %s, %s, MariaDB %s."):format(v.nightshift, v.commit, v.lua, v.server),
+  local paragraphs = {
+    ("Machine: %d × %s, %d MB, %s; load at the start %s. Nightshift %s %s, %s, MariaDB %s."):format(m.processors,
+      m.processor, m.memory_mb, m.system, m.load, v.nightshift, v.commit, v.lua, v.server),
     ("Server: %s. Server and workers share the processors."):format(facts.settings),
-    ("A worker is a process with a connection of its own; a job sleeps %g ms; a run takes %g s, from a table with %d"
-      .. " open rows (%s), all alike. Medians of %d rounds, in turns; a ratio is the median of those within the"
-      .. " rounds."):format(asked.job_ms, asked.ms / 1000, asked.rows, contenders.most, asked.rounds),
-  }, "\n")
+    ("A worker is a process with a connection of its own, and a job sleeps %g ms. A run takes %g s. Its table has %d"
+      .. " open rows, all alike: %s. Figures are medians of %d rounds, in turns; a ratio is the median of the ratios"
+      .. " within the rounds."):format(asked.job_ms, asked.ms / 1000, asked.rows, contenders.most, asked.rounds),
+  }
+  for i, paragraph in ipairs(paragraphs) do paragraphs[i] = report.wrapped(paragraph) end
+  return table.concat(paragraphs, "\n\n")
 end
 
 local function read(path)
@@ -194,7 +194,7 @@ local function write(path, text)
   assert(file:write(text))
 end
 
---- What stood between the lines is replaced; the plots are in the folder beside it.
+--- Replaces the text between the marks; the plots are in the folder beside it.
 local function write_doc(path, text, plots)
   local old = read(path)
   local first, last = old:find(BEGIN, 1, true), old:find(END, 1, true)
@@ -208,7 +208,7 @@ end
 
 -- ------------------------------------------------------------ measuring
 
--- As many rounds as were asked for, or as there is time for.
+-- Measures as many rounds as were asked for, or as there is time for.
 local function measure_rounds(s, asked, results)
   local longest = 0
   for round = 1, asked.rounds do
@@ -230,7 +230,7 @@ local function measure_all(s, asked, results)
   if asked.topics.rows then measure.rows(s, asked, results) end
 end
 
--- What is kept of the options.
+-- The options that a result keeps.
 local KEPT = { "rounds", "ms", "job_ms", "gap_ms", "rows", "workers", "buried", "purge_workers", "topics",
   "many", "many_ms", "many_workers" }
 

@@ -1,6 +1,6 @@
 /*
-** The floor: what bare SQL through libmariadb reaches on Nightshift's tables,
-** with nothing above it that could cost time. The bench divides by it.
+** The floor: the rates of bare SQL through libmariadb on Nightshift's tables, without a layer
+** above it that could cost time. The bench divides by it.
 **
 **   floor SOCKET DATABASE WHAT [JOBS [BATCH]] [OPTION=NUMBER…]    options: see bench.h
 ** WHAT is one of
@@ -12,11 +12,11 @@
 **                  before its push to its payload
 **   flows          'jobs' parents, each with ten children that it waits for:
 **                  pushed 100 a transaction, then claimed and acked
-** One connection. Prints one JSON line. The database is a scratch one: its
-** tables exist and are emptied first. Any error ends the program with status 1.
+** One connection. Prints one JSON line. The database is a scratch one: its tables exist and are
+** emptied first. Any error ends the program with status 1.
 **
-** Invariant: a claimed batch is settled by the cycle after the one that
-** claimed it, in one transaction with the next claim, as the dispatcher does.
+** Invariant: the cycle after a claim settles its batch, in one transaction with the next claim,
+** as the dispatcher does.
 */
 #include <stdbool.h>
 #include <stdint.h>

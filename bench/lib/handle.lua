@@ -1,5 +1,5 @@
--- The same work as floor.c and verbs.c, done from plain Lua with the public
--- API. Prints one JSON line.
+-- The same work as in floor.c and verbs.c, done from plain Lua with the public API. Prints one
+-- JSON line.
 --   lua5.4 handle.lua URL WHAT [JOBS [BATCH]] [OPTION=NUMBER…]
 -- Options are jobs, batch, payload (bytes).
 -- WHAT is one of

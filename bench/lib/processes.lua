@@ -1,6 +1,6 @@
--- The processes of the bench: hosts and measuring programs, none of which outlives
--- the one that has started it; which processes descend from one, and the processor
--- time that one, or those it has waited for, have used. Times are seconds.
+-- The processes of the bench: hosts and measuring programs, none of which outlives its parent.
+-- Also which processes descend from one, and the processor time that it, or its reaped
+-- children, have used. Times are seconds.
 local processes = {}
 
 local TICK = 0.01 -- of /proc, on every Linux there is
@@ -44,12 +44,12 @@ local function seconds(path, user, system)
   return (tonumber(list[user]) + tonumber(list[system])) * TICK
 end
 
---- What a process that lives has used itself; 0 when it is gone.
+--- The processor time of a live process, without children; 0 when it is gone.
 function processes.used(pid)
   return seconds(("/proc/%d/stat"):format(pid), USER, SYSTEM)
 end
 
---- What the children of this process, and theirs, have used that were waited for.
+--- The processor time of the reaped children of this process, and theirs.
 function processes.children_used()
   return seconds("/proc/self/stat", CHILD_USER, CHILD_SYSTEM)
 end

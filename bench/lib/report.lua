@@ -1,9 +1,9 @@
--- The report: medians of what the rounds brought, as Markdown and as JSON.
+-- The report: medians over the rounds, as Markdown and as JSON.
 --
--- A question yields lines: tables with `what`, the row's title, and figures. Lines
--- with the same `what` are the same row in different rounds. Figures are rates
--- (floor, ours, rate, full_rate), ratios, and what has its unit at the end of its
--- name (p50_ms); whatever else is in a line is a parameter, for the JSON only.
+-- A question yields lines: tables with `what`, the row's title, and figures. Lines with the
+-- same `what` are the same row in different rounds. Figures are rates (floor, ours, rate,
+-- full_rate), ratios, and numbers with a unit at the end of the name (p50_ms). All other fields
+-- are parameters, for the JSON only.
 local report = {}
 
 local UNITS = { ms = true, us = true, s = true, kib = true, mib = true, percent = true, per_s = true }
@@ -29,7 +29,7 @@ function report.median(list)
   return #sorted % 2 == 1 and sorted[middle + 1] or (sorted[middle] + sorted[middle + 1]) / 2
 end
 
--- The rows in the order in which they came, each with its lines.
+-- The rows in the order of their first lines, each with its lines.
 local function rows_of(lines)
   local rows, by_title = {}, {}
   for _, line in ipairs(lines) do
@@ -113,7 +113,7 @@ function report.markdown(question)
   local columns, titles = columns_of(question.rows), {}
   for i, name in ipairs(columns) do titles[i] = title_of(name) end
   local lines = { "", "### " .. question.title }
-  if question.text then lines[#lines + 1] = question.text end
+  if question.text then lines[#lines + 1] = report.wrapped(question.text) end
   lines[#lines + 1] = ""
   lines[#lines + 1] = ("| | %s |"):format(table.concat(titles, " | "))
   lines[#lines + 1] = "|---" .. ("|---:"):rep(#columns) .. "|"
@@ -121,18 +121,34 @@ function report.markdown(question)
   return table.concat(lines, "\n")
 end
 
---- What stands above the tables.
+--- A paragraph in lines of 100 columns.
+function report.wrapped(text)
+  local lines, line = {}, ""
+  for word in text:gmatch "%S+" do
+    if line ~= "" and utf8.len(line) + 1 + utf8.len(word) > 100 then
+      lines[#lines + 1], line = line, word
+    else
+      line = line == "" and word or line .. " " .. word
+    end
+  end
+  lines[#lines + 1] = line
+  return table.concat(lines, "\n")
+end
+
+--- The text above the tables.
 function report.preamble(facts)
   local m, v = facts.machine, facts.versions
-  return table.concat({
+  local lines = {
     ("Machine: %d × %s, %d MB, %s; load at the start %s."):format(m.processors, m.processor, m.memory_mb, m.system,
       m.load),
     ("Nightshift %s %s, %s, MariaDB %s."):format(v.nightshift, v.commit, v.lua, v.server),
     ("Server: %s. Server, clients and workers share the processors."):format(facts.settings),
-    ("Payload 100 bytes and history on unless said otherwise.%s Jobs per second; medians of %d rounds, a ratio is the"
+    ("Payload 100 bytes and history on unless said otherwise.%s Jobs per second, medians of %d rounds. A ratio is the"
       .. " median of the ratios within the rounds."):format(
       facts.scale == 1 and "" or (" All numbers of jobs times %g."):format(facts.scale), facts.rounds),
-  }, "\n")
+  }
+  for i, line in ipairs(lines) do lines[i] = report.wrapped(line) end
+  return table.concat(lines, "\n")
 end
 
 return report

@@ -1,8 +1,8 @@
 -- The stage: where the questions of the bench run their programs. It knows the
 -- server, the build and the scale, and counts the processor time of a run.
 --
--- Two sides of a question never run at one time, and each starts when the server
--- has purged what the one before it left.
+-- Two sides of a question never run at one time. Each starts when the server has purged the
+-- rows of the one before it.
 local nightshift = require "nightshift"
 local processes = require "bench.lib.processes"
 
@@ -65,8 +65,7 @@ local function versions(db)
   }
 end
 
---- What the figures are measured on: machine, versions, and the server's settings as the
--- lines that run.sh has given to it.
+--- The machine, the versions, and the server's settings as lines of run.sh.
 function methods:facts()
   local settings = read(self.build .. "/bench/settings"):gsub("%s+$", ""):gsub("\n", ", ")
   return { machine = hardware(), versions = versions(self.db), settings = settings }
@@ -78,8 +77,8 @@ function methods:jobs(n, batch)
   return math.max(batch, math.floor(n * self.scale) // batch * batch)
 end
 
---- Waits until the server has purged what was deleted; not for ever, as an open transaction may
--- hold it up.
+--- Waits until the server has purged deleted rows; not for ever, as an open transaction may hold
+-- it up.
 function methods:calm()
   for _ = 1, 200 do
     local row = assert(self.db:execute "SHOW GLOBAL STATUS LIKE 'Innodb_history_list_length'")[1]
@@ -96,8 +95,8 @@ local function lines_of(command)
   return lines
 end
 
---- Runs a measuring program: its lines. The first also gets what the server and
--- the program, with all it started, used of the processors until all was purged.
+--- Runs a measuring program: its lines. The first also gets the processor time of the server and
+-- the program, with its children, until all was purged.
 function methods:run(command)
   self:calm()
   local server, clients = processes.used(self.server), processes.children_used()
@@ -117,14 +116,14 @@ end
 
 local ROWS_OF_A_FLOOR = 3
 
---- A round of a question begins: the floor is measured anew, once for up to three
--- rows that have the same and follow each other.
+--- Begins a round of a question. The floor is measured anew, once for up to three rows that have
+-- the same and follow each other.
 function methods:begin(round)
   self.round, self.floors = round, {}
 end
 
---- Bare SQL, the C library, the Lua API: one line each. See floor.c, verbs.c and
--- handle.lua for what there is to do, and bench.h for the options.
+--- Bare SQL, the C library, the Lua API: one line each. See floor.c, verbs.c and handle.lua for
+-- the work, and bench.h for the options.
 function methods:floor(what, options)
   local command = ("%s/bench/floor '%s' floor %s %s"):format(self.build, self.socket, what, option_words(options))
   local known = self.floors[command]
@@ -153,7 +152,7 @@ function methods:script(database, name, ...)
   return self:run(("%s bench/questions/%s.lua '%s' %s %s"):format(LUA, name, self:url(database), self.build, words))
 end
 
---- The same in the database where all but the floor is measured.
+--- Runs a program in the database of all measurements but the floor's.
 function methods:program(name, ...) return self:script("nightshift", name, ...) end
 
 --- A server that has just started is slower: both sides run once for nothing.
@@ -163,7 +162,7 @@ function methods:warm_up()
   self:verbs("claim", options)
 end
 
---- Both sides of a row, in an order that changes from round to round.
+--- Measures both sides of a row, in an order that changes from round to round.
 function methods:both(first, second)
   if self.round % 2 == 1 then
     local a = first()

@@ -1,5 +1,5 @@
--- Tables for the programs of the bench: emptied, and filled by the server itself, as
--- fast as it can; and a reader that keeps it from purging them.
+-- Tables for the programs of the bench: emptied, and filled by the server itself, as fast as it
+-- can. And a reader that keeps the server from purging them.
 local tables = {}
 
 local HOT = { "job", "ready", "lease", "finished", "scheduled", "edge", "child", "met", "attempt" }
@@ -10,7 +10,7 @@ local PAYLOAD = '"' .. ("x"):rep(98) .. '"' -- 100 bytes with its quotes
 --- Due in a year.
 tables.far = ("%s + %d"):format(NOW, 365 * 86400 * 1000000)
 
---- One value out of the database.
+--- Reads one value from the database.
 function tables.ask(db, sql, ...)
   local row = assert(db:execute(sql, ...))[1]
   return row and row.n
@@ -24,7 +24,7 @@ function tables.empty(db)
   for _, name in ipairs(HOT) do assert(db:execute("TRUNCATE nightshift_" .. name)) end
 end
 
---- The first of so many ids, which no other caller gets.
+--- Takes so many ids, which no other caller gets; gives the first.
 function tables.take_ids(db, n)
   local first = tables.ask(db, "SELECT NEXTVAL(nightshift_id) AS n")
   assert(db:execute(("SELECT SETVAL(nightshift_id, %d)"):format(first + n // 100 + 1)))
@@ -38,8 +38,8 @@ local function insert(db, n, what, columns)
   end
 end
 
---- `n` jobs of one kind; what is not said is as a push has it. Each field may be an
--- expression with `seq`, 1 to n.
+--- Adds `n` jobs of one kind; fields left out are as in a push. Each field may be an expression
+-- with `seq`, 1 to n.
 ---@param job {queue: integer, name: string?, payload: string?, rank: string?, due: string?} due: else they are ready
 function tables.fill(db, n, job)
   local base, rank = tables.take_ids(db, n), job.rank or "155"

@@ -1,5 +1,5 @@
--- Rows of an adopted table: a host, and 50 programs that claim by themselves; in a table of a
--- million rows, with 64 KiB in each row, and with a server that is 1 ms away. The table is the first
+-- Rows of an adopted table: a host, and 50 programs that claim by themselves. Also in a table of a
+-- million rows, with 64 KiB in each row, and with a server 1 ms away. The table is the first
 -- published design's, in spec/support/designs.lua. Each way is one run of this program, which prints
 -- one JSON line.
 --   lua5.4 bench/questions/adopted.lua URL BUILD host|programs OPEN [DONE [BYTES [MS [BATCH]]]]

@@ -1,5 +1,5 @@
--- Trees of jobs: parents that wait for ten children, beside the same in bare SQL
--- (floor.c), and one parent that waits for very many, beside unrelated jobs.
+-- Trees of jobs: parents that wait for ten children, beside the same in bare SQL (floor.c). And
+-- one parent that waits for very many, beside unrelated jobs.
 --   lua5.4 bench/questions/flows.lua URL BUILD trees SCALE
 -- Parents with ten children, through to the parent's run after the last of them,
 -- under one host with 8 workers. Prints a JSON line for pushing, processing and both;
@@ -8,16 +8,16 @@
 -- parked by job:wait, and runs once more after them. Processing is from the first
 -- claim to the last verdict.
 --   lua5.4 bench/questions/flows.lua URL BUILD siblings|unrelated JOBS
--- Two hosts with 4 workers, up before the first job may start. Prints one JSON line.
--- siblings: JOBS children of one parent, which is parked until they are done, and
--- runs once more: the rate is theirs, lag_ms what the parent's run takes after the
--- last of them. unrelated: as many jobs without dependents.
+-- Two hosts with 4 workers, up before the first job may start. Prints one JSON line. siblings:
+-- JOBS children of one parent, which is parked until they are done, and runs once more. The
+-- rate is the children's; lag_ms is the time from the last of them to the parent's run.
+-- unrelated: as many jobs without dependents.
 local nightshift = require "nightshift"
 local processes = require "bench.lib.processes"
 
 local payload = ("x"):rep(98) -- 100 bytes with its quotes
 
--- What `nightshift work` runs: a parent that spawns its children, waits for them and
+-- The handlers for `nightshift work`: a parent that spawns its children, waits for them and
 -- runs once more, and children that do nothing.
 local handlers = {
   noop = function() end,
@@ -29,7 +29,7 @@ local handlers = {
 }
 if ... == "bench/questions/flows.lua" then return handlers end
 
--- Which of the floor's figures stands beside a line of ours.
+-- The floor's figure beside a line of ours.
 local function floor_of(floor, line)
   if line.what:find "pushed and processed" then return floor.both_rate end
   return line.what:find "pushed" and floor.push_rate or floor.rate
@@ -50,8 +50,8 @@ local function question(s)
   end
   return {
     title = "Flows",
-    text = "Parents with ten children each, parents per second; and one parent of very many, jobs per second, under two"
-      .. " hosts: there the floor is as many jobs that nobody waits for.",
+    text = "Parents with ten children each, parents per second. And one parent of very many, jobs per second, under two"
+      .. " hosts: there the floor is as many jobs without a parent.",
     ask = {
       trees,
       function()
@@ -153,7 +153,7 @@ local function push_siblings(jobs)
   assert(parent:wait())
 end
 
--- One number out of the database.
+-- Reads one number from the database.
 local function ask(sql) return assert(db:execute(sql))[1].n end
 
 local function await_finished(n)

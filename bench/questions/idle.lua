@@ -1,5 +1,5 @@
--- What a host with nothing to do costs: its processor time and the server's, and
--- what it asks the server. Prints a JSON line for each number of workers.
+-- The cost of a host with nothing to do: its processor time and the server's, and its
+-- statements. Prints a JSON line for each number of workers.
 --   lua5.4 bench/questions/idle.lua URL BUILD SECONDS WORKERS…
 -- A second is quiet when no statement reached the server in it. The server's own
 -- time is measured first, without a host, and taken off.
@@ -9,8 +9,8 @@ local processes = require "bench.lib.processes"
 local function question(s)
   return {
     title = "An idle host",
-    text = "Processor time of all the host's processes, and of the server on its behalf, as parts of one processor;"
-      .. " statements to the server; how many of the seconds had none.",
+    text = "Processor time of all the host's processes, and of the server on its behalf, as parts of one processor."
+      .. " Statements to the server, and how many of the seconds had none.",
     rounds = 1,
     ask = { function() return s:program("idle", math.max(2, 20 * math.min(s.scale, 1) // 1 | 0), 8, 500) end },
   }

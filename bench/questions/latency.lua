@@ -1,17 +1,15 @@
--- From the call of q:push to the first line of the handler, under a host that
--- sleeps, and under one that is half as busy as it can be; beside a push and a claim
--- by one connection in bare SQL. Prints a JSON line for each.
+-- From the call of q:push to the first line of the handler: under a host that sleeps, and under
+-- one that is half busy. Beside a push and a claim by one connection in bare SQL. Prints a JSON
+-- line for each.
 --   lua5.4 bench/questions/latency.lua URL BUILD [SCALE]
 --   lua5.4 bench/questions/latency.lua URL feed RATE FILE
--- The second is the load: RATE jobs a second until FILE is gone.
--- One clock: the monotonic one of the machine, which the handler reads first and
--- returns, and which is read here before the push. So a figure has in it the push's
--- own commit, the ring, and the claim's commit.
+-- The second is the load: RATE jobs a second until FILE is gone. One clock: the monotonic one
+-- of the machine, which the handler reads first and returns. This program reads it before the
+-- push. So a figure has in it the push's own commit, the ring, and the claim's commit.
 local nightshift = require "nightshift"
 local processes = require "bench.lib.processes"
 
--- What `nightshift work` runs: "start" says when it was started, "noop" is
--- the load around it.
+-- The handlers for `nightshift work`: "start" returns its time, "noop" is the load around it.
 local handlers = {
   start = function() return nightshift.clock() end,
   noop = function() end,
@@ -70,7 +68,7 @@ for _, name in ipairs { "job", "ready", "lease", "finished", "scheduled", "edge"
   assert(db:execute("TRUNCATE nightshift_" .. name))
 end
 
--- One number out of the database.
+-- Reads one number from the database.
 local function ask(sql, ...) return assert(db:execute(sql, ...))[1].n end
 
 local function wait_until(what, sql, ...)
@@ -91,7 +89,7 @@ local function half_of_all()
   return jobs / ((last - begun) / 1e6) / 2
 end
 
--- Pushes one job after the other with pauses, and tells how late each was started.
+-- Pushes one job after the other with pauses, and tells the delay of each start.
 local function sample(n, pause)
   local pushed, late = {}, {}
   for i = 1, n do

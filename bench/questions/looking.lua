@@ -1,8 +1,8 @@
--- What people ask while there is much of everything: fills a database with jobs of
--- all states, quickly, by SQL; then asks. Prints a JSON line per answer.
+-- Reports over a large database: it fills a database with jobs of all states, quickly, by SQL;
+-- then asks. Prints a JSON line per answer.
 --   lua5.4 bench/questions/looking.lua URL BUILD SCALE
--- At scale 1: 100,000 claimed jobs, in batches of 500, 500,000 ready, 350,000 scheduled and
--- 50,000 waiting ones of two queues, and five million that have ended, each fiftieth dead.
+-- At scale 1: 100,000 claimed jobs, in batches of 500. In two queues 500,000 ready, 350,000
+-- scheduled and 50,000 waiting ones. And five million ended jobs, each fiftieth dead.
 local nightshift = require "nightshift"
 local report = require "bench.lib.report"
 

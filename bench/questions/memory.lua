@@ -1,5 +1,5 @@
--- What a host and its workers take of memory (PSS: a page that n processes share
--- counts as a n-th of one for each), after each worker has run a hundred jobs.
+-- The memory of a host and its workers, after each worker has run a hundred jobs. It is PSS: a
+-- page that n processes share counts as a n-th of one for each.
 --   lua5.4 bench/questions/memory.lua URL BUILD [SCALE]
 -- SCALE multiplies the number of workers, 500.
 local nightshift = require "nightshift"

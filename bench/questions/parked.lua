@@ -1,23 +1,22 @@
--- A million polling jobs that are parked: what they cost while none of them is due,
--- and whether they start when they are, a thousand a second. Prints a JSON line.
+-- A million polling jobs that are parked: their cost while none of them is due, and whether
+-- they start on time, a thousand a second. Prints a JSON line.
 --   lua5.4 bench/questions/parked.lua URL BUILD SCALE idle|due
 -- Processor time is in percent of one processor.
 --
--- What a poll costs after many polls is not a row of the bench: claims one job and
--- gives it back "not yet", again and again, and compares the last thousand rounds
--- with the first.
+-- The cost of a poll after many polls is not a row of the bench. That run claims one job and
+-- gives it back "not yet", again and again, and compares the last thousand rounds with the
+-- first.
 --   lua5.4 bench/questions/parked.lua URL polls [N] [DELAY] [hold]
--- DELAY is what `again` is given, seconds: 0 goes to the ready jobs at once, more
--- goes by way of the scheduled ones. With `hold` a transaction that reads is open
--- meanwhile, as a backup's, so that purge removes no row. The url is of a database
--- with our tables and nothing else in it.
+-- DELAY is the argument of `again`, seconds: 0 goes to the ready jobs at once, more goes by way
+-- of the scheduled ones. With `hold` a transaction that reads is open meanwhile, as a backup's,
+-- so that purge removes no row. The url is of a database with our tables and nothing else in
+-- it.
 local nightshift = require "nightshift"
 local processes = require "bench.lib.processes"
 local tables = require "bench.lib.tables"
 
--- What `nightshift work` runs. A poll's payload is the server's clock minus this
--- machine's monotonic one; it notes by how much it was started late, µs, and comes
--- back in a year.
+-- The handlers for `nightshift work`. A poll's payload is the server's clock minus this
+-- machine's monotonic one. It notes the delay of its start, µs, and comes back in a year.
 local handlers = {
   poll = function(job)
     return job:again(365 * 86400, math.floor((nightshift.clock() - job.due) * 1e6 + job.payload))
@@ -29,7 +28,7 @@ local function question(s)
   return {
     title = "Parked polling jobs",
     text = "A million of them. Processor time of all the host's processes, and of the server, as parts of one"
-      .. " processor; then a thousand a second fall due, poll and are parked again.",
+      .. " processor. Then a thousand a second fall due, poll and are parked again.",
     rounds = 1,
     ask = {
       function() return s:program("parked", s.scale, "idle") end,
@@ -101,7 +100,7 @@ local function used_by(pids)
   return sum
 end
 
--- What host and server use in so many seconds.
+-- The processor time of host and server in so many seconds.
 local function watch(h, seconds)
   local pids = processes.below(h.pid)
   local of_host, of_server, begun = used_by(pids), processes.used(server), nightshift.clock()
@@ -133,7 +132,7 @@ function measures.idle()
     queries_per_s = (questions() - before) / IDLE, parked = PARKED }
 end
 
--- They note by how much they were started late, and are parked again.
+-- Due polls note the delay of their start, and are parked again.
 function measures.due()
   local n = DUE_A_SECOND * SECONDS
   park()

@@ -1,8 +1,8 @@
--- Jobs of one queue beside a host's own prune of a large tree of another, that is a day too
--- old: how late they start, from the push on. Prints a JSON line.
+-- Jobs of one queue beside a host's own prune of a large tree of another, a day too old: the
+-- delay of their starts. Prints a JSON line.
 --   lua5.4 bench/questions/prune.lua URL BUILD SCALE
--- A push every 5 ms or so. "before" is what was pushed until the prune began. The
--- handlers are those of bench/questions/latency.lua.
+-- A push every 5 ms or so. "before" are the pushes until the prune began. The handlers are in
+-- bench/questions/latency.lua.
 local nightshift = require "nightshift"
 local processes = require "bench.lib.processes"
 local tables = require "bench.lib.tables"
@@ -10,8 +10,8 @@ local tables = require "bench.lib.tables"
 local function question(s)
   return {
     title = "Beside a prune",
-    text = "One job every 5 ms, from its push to its handler, before and while the host deletes the history of a tree"
-      .. " of 300,000 children of another.",
+    text = "One job every 5 ms, from its push to its handler: before and while the host deletes another queue's"
+      .. " history, a tree of 300,000 children.",
     ask = { function() return s:program("prune", s.scale) end },
   }
 end
@@ -30,7 +30,7 @@ local q = assert(db:queue "bench")
 local COLUMNS = [[id, queue_id, name, payload, priority, outcome, run, attempts, polls, crashes, lost, max_attempts,
   max_crashes, backoff, timeout, created, finished_at, parent, root, on_fail, nonce]]
 
--- The first and the last id of a tree of which all was done two days ago.
+-- Plants a tree that was done two days ago; gives its first and its last id.
 local function plant()
   tables.empty(db)
   local root = assert(q:push("old", ("x"):rep(98)))

@@ -1,6 +1,6 @@
--- Deleted rows that purge cannot remove: the same work with and without a
--- transaction that reads, open elsewhere for the whole run, as a backup's. Prints a
--- JSON line: each figure of both, and what one costs beside the other.
+-- Deleted rows that purge cannot remove: the same work with and without a transaction that
+-- reads, open elsewhere for the whole run, as a backup's. Prints a JSON line: each figure of
+-- both, and the cost of one relative to the other.
 --   lua5.4 bench/questions/purge.lua URL BUILD SCALE WHAT
 -- WHAT is one of
 --   claim BATCH    settles a batch and claims the next, by the C library
@@ -13,8 +13,8 @@ local nightshift = require "nightshift"
 local processes = require "bench.lib.processes"
 local tables = require "bench.lib.tables"
 
--- What `nightshift work` runs: one does nothing, one comes back as often as its
--- payload says.
+-- The handlers for `nightshift work`: one does nothing, one comes back as often as its payload
+-- says.
 local handlers = {
   noop = function() end,
   returns = function(job)
@@ -30,8 +30,8 @@ local function question(s)
   end
   return {
     title = "Purge blocked",
-    text = "The same without and with a transaction that reads, open elsewhere for the whole run, as a backup's; what"
-      .. " one costs beside the other. Of the last two rows, 300,000 jobs had been worked off by then.",
+    text = "The same without and with a transaction that reads, open elsewhere for the whole run, as a backup's; and"
+      .. " the ratio of the two. Before the last two rows, 300,000 jobs had been worked off.",
     ask = { ask("claim", 100), ask("claim", 1000), ask "work", ask "lanes", ask "handle", ask "host" },
   }
 end
@@ -41,7 +41,7 @@ local url, build, scale, what = arg[1], arg[2], tonumber(arg[3]), arg[4]
 local JOBS = math.max(2000, 100000 * scale // 1000 * 1000)
 local BURIED = math.max(2000, 300000 * scale // 1000 * 1000)
 local SINGLE = math.max(20, 500 * scale // 1)
-local WARM = SINGLE // 5 -- jobs of a trickle before those that count: a host begins without floors
+local WARM = SINGLE // 5 -- jobs of a trickle before the counted ones: a host begins without floors
 local PAUSE = 0.01 -- seconds, on average, between the jobs of a trickle
 local LANES, RETURNS = 32, 3
 
@@ -65,7 +65,7 @@ local function wait_for_the_end()
   error("bench: the jobs do not end", 0)
 end
 
--- Drains a queue of such jobs; the seconds from when it is opened.
+-- Drains a queue of such jobs; gives the seconds from its opening.
 local function drain(n, job)
   tables.empty(db)
   job.queue = queue
@@ -82,7 +82,7 @@ local function drain(n, job)
   return (last - begun) / 1e6
 end
 
--- What times, ms, come to.
+-- The percentiles of times, ms.
 local function spread(times)
   table.sort(times)
   local function at(share) return times[math.max(1, math.ceil(#times * share))] end

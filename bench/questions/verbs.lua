@@ -1,5 +1,6 @@
--- Verbs beside bare SQL, each a question of its own: push, claim and ack, claims of many handles at
--- one time, and payloads of 64 KiB. What they run is in bench/floor and bench/lib/handle.lua.
+-- Verbs beside bare SQL, each a question of its own: push, claim and ack, claims of many
+-- handles at once, payloads of 64 KiB. What they run is in bench/floor and
+-- bench/lib/handle.lua.
 
 local questions = {}
 

@@ -1,9 +1,9 @@
--- Claims beside millions of rows that are not to be claimed: in a database of their
--- own, filled once, in turns with the empty one. SQL on the server fills it, quickly.
+-- Claims beside millions of rows that are not to be claimed: in a database of their own, filled
+-- once, in turns with the empty one. SQL on the server fills it, quickly.
 --   lua5.4 bench/questions/volume.lua URL BUILD SCALE
--- At scale 1: five million scheduled jobs, five million that are done and a million
--- that wait for them; no two are due at the same time, the first in an hour. Prints
--- one JSON line: how many rows, and how long it took.
+-- At scale 1: five million scheduled jobs, five million done ones and a million that wait for
+-- them. No two are due at the same time; the first is due in an hour. Prints one JSON line: how
+-- many rows, and how long it took.
 local nightshift = require "nightshift"
 
 local function question(s)
@@ -20,8 +20,8 @@ local function question(s)
   end
   return {
     title = "Claims beside millions of other rows",
-    text = "Claim + ack in C, in a database with 5 million scheduled, 5 million finished and 1 million waiting jobs,"
-      .. " and in an empty one; what one costs beside the other.",
+    text = "Claim + ack in C, in a database with 5 million scheduled, 5 million finished and 1 million waiting jobs."
+      .. " Then in an empty one, and the ratio of the two.",
     prepare = function()
       assert(s.db:execute "CREATE OR REPLACE DATABASE volume CHARACTER SET utf8mb4")
       s:init "volume"
@@ -40,8 +40,8 @@ local function count(n) return math.max(1, math.floor(n * scale)) end
 local scheduled, finished, waiting = count(5000000), count(5000000), count(1000000)
 local rows = 2 * scheduled + finished + 2 * waiting
 
--- Ids below those that the sequence gives out from here on: they were pushed
--- before. Tables are loaded as a whole, without a look at each row.
+-- Ids below the sequence's next ones: the jobs were pushed before. Tables are loaded as a
+-- whole, without a look at each row.
 local function run(sql, ...) assert(db:execute(sql, ...)) end
 run "INSERT INTO nightshift_queue (name, created) VALUES ('waiting', 1)"
 local id = assert(db:execute "SELECT id FROM nightshift_queue WHERE name = 'waiting'")[1].id

@@ -1,12 +1,12 @@
 -- Jobs end to end: pushed in bulk, then worked off by `nightshift work`, with all workers up
--- before the first job may start; beside claim + ack of the floor
--- in batches of 1000. And what both sides cost the processors, server and clients,
--- push and process and purge together. Prints one JSON line.
+-- before the first job may start. Beside them claim + ack of the floor in batches of 1000. And
+-- the processor time of both sides, server and clients, for push and process and purge
+-- together. Prints one JSON line.
 --   lua5.4 bench/questions/work.lua URL BUILD JOBS WORKERS [PAYLOAD [all|failed]]
 -- The last is the host's --history. The rate is from the moment the queue is opened
 -- to the last verdict, by the server's clock. Fails unless every job is done.
 
--- What `nightshift work` runs, here and wherever a question names no other: it does
+-- The handlers for `nightshift work`, here and in every question without its own: it does
 -- nothing, so that only the queue costs time.
 if ... == "bench/questions/work.lua" then return { noop = function() end } end
 
@@ -37,8 +37,8 @@ local function question(s)
   return {
     title = "End to end: no-op jobs through `nightshift work`",
     text = "Floor: claim + ack in batches of 1000. No history: `--history failed`, and the floor writes none. Processor"
-      .. " time is per 10,000 jobs, of the server and all clients, pushing, processing and purging together; of it the"
-      .. " server's in a column of its own.",
+      .. " time is per 10,000 jobs, of the server and all clients, for pushing, processing and purging together. The"
+      .. " server's part has a column of its own.",
     ask = ask,
   }
 end
@@ -53,7 +53,7 @@ assert(os.execute(processes.tied(fill)))
 local db <close> = assert(nightshift.open(url))
 local q = assert(db:queue "bench")
 
--- One number out of the database.
+-- Reads one number from the database.
 local function ask(sql)
   local row = assert(db:execute(sql))[1]
   return row and row.n
@@ -63,8 +63,8 @@ local function server_now()
   return ask "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) AS n"
 end
 
--- The last job is looked for from the end, where those stand that end last. Gives
--- the moment when it was gone.
+-- The last job is looked for from the end, where the jobs stand that end last. Gives the moment
+-- when it was gone.
 local function wait_until_done()
   for _ = 1, 12000 do
     if not ask "SELECT id AS n FROM nightshift_job ORDER BY id DESC LIMIT 1" then return server_now() end

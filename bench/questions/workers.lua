@@ -1,13 +1,13 @@
 -- 20,000 workers on one host, and a process per job. Prints a JSON line for each row.
 --   lua5.4 bench/questions/workers.lua URL BUILD [SCALE]
--- All workers meet: a job that ends only when as many are running as there are
--- workers, one for each of them, proves that all are busy at one moment. Then they
--- run jobs of one second each for a minute. SCALE multiplies workers and jobs.
+-- All workers meet: a job ends only when as many are running as there are workers. One job for
+-- each of them proves that all are busy at one moment. Then they run jobs of one second each
+-- for a minute. SCALE multiplies workers and jobs.
 local core = require "nightshift.core"
 local nightshift = require "nightshift"
 local processes = require "bench.lib.processes"
 
--- What `nightshift work` runs.
+-- The handlers for `nightshift work`.
 local handlers = {
   noop = function() end,
   -- Ends when as many as the payload says have begun: when all are busy at once.

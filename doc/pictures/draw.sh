@@ -1,9 +1,10 @@
 #!/bin/sh
 # Draws each description of this folder: NAME.dot and the style below become NAME.svg, which
 # follows the reader's light or dark scheme. Needs `dot` (Debian: graphviz).
-#     doc/pictures/draw.sh
+#     doc/pictures/draw.sh [FOLDER]        into this folder, unless told another
 set -eu
-cd "$(dirname "$0")"
+here=$(cd "$(dirname "$0")" && pwd)
+to=${1:-$here}
 
 style=$(cat <<'END'
 /* Words and lines on the page itself have colours between light and dark, for viewers that do
@@ -32,9 +33,9 @@ END
 )
 export style
 
-for source in *.dot; do
+for source in "$here"/*.dot; do
   dot -Tsvg "$source" | awk '
     /^<!--/ || /^ -->/ || /^ Pages/ || /^<title>/ { next }
     { print }
-    /^ viewBox=/ { print "<style>\n" ENVIRON["style"] "\n</style>" }' > "${source%.dot}.svg"
+    /^ viewBox=/ { print "<style>\n" ENVIRON["style"] "\n</style>" }' > "$to/$(basename "$source" .dot).svg"
 done

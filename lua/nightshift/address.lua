@@ -1,6 +1,6 @@
---- Where the database is when no address is given: $NIGHTSHIFT_URL, or, inside a
--- worker, the database that its host serves. A worker's environment has no
--- URL: what a handler starts need not know the password.
+--- Where the database is when no address is given: $NIGHTSHIFT_URL, or, inside a worker, the
+-- database that its host serves. A worker's environment has no URL: programs that a handler
+-- starts need not know the password.
 
 local address = {}
 

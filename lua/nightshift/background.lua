@@ -1,17 +1,16 @@
 --- "Background a background process": start something slow elsewhere once,
 -- then ask now and then whether it has finished.
 --
--- A definition becomes two handlers. The parent starts the operation and is
--- done with the operation as its result; its child polls, goes back to the
--- queue while the answer is "not yet", and ends with the operation's result.
--- Neither occupies a worker in between. The child is written with the parent's
--- verdict, so that the operation is kept before the first poll.
+-- A definition becomes two handlers. The parent starts the operation and is done with the
+-- operation as its result. Its child polls, goes back to the queue while the answer is "not
+-- yet", and ends with the operation's result. Neither occupies a worker in between. The child
+-- is written with the parent's verdict, so that the operation is kept before the first poll.
 --
--- When it is not ready by the deadline, or after max_polls, the poll is dead; or
--- on_timeout says what then.
+-- When the operation is not ready by the deadline, or after max_polls, the poll is dead; or
+-- on_timeout decides.
 --
--- With `wait` the parent is parked until its child has ended and then ends the
--- same way, so that jobs that wait for the parent wait for the operation.
+-- With `wait` the parent is parked until its child has ended, and then ends the same way. So
+-- jobs that wait for the parent wait for the operation.
 
 local jobs = require "nightshift.job"
 local options = require "nightshift.options"
@@ -25,7 +24,7 @@ local background = {}
 local EVERY = 5        -- seconds between polls when none is given
 local MAX_EVERY = 3600 -- the longest pause when none is given
 local JITTER = 0.1
--- What is meant to poll has its last look after its deadline, so it has a limit.
+-- A polling job has its last look after its deadline, so it has a limit.
 local MAX_POLLS = 1000000000
 
 --- A duration in seconds, since `job:again` takes seconds.
@@ -115,18 +114,18 @@ function background.pace(def, polls)
   return math.min(def.every * def.growth ^ polls, def.max_every)
 end
 
--- What `job:again` asks in a poll: see job.lua.
+-- The pace that `job:again` asks in a poll: see job.lua.
 local pace = {}
 pace.__index = pace
 
---- Seconds until the next poll. Polls that began together shall not stay so: the
--- pace is up to `jitter` of itself shorter or longer; what a server has asked for
--- is never cut short; a delay the poll names is kept to.
+--- Seconds until the next poll. Polls that began together shall not stay so: the pace is up to
+-- `jitter` of itself shorter or longer. A delay that a server has asked for is never cut short;
+-- a delay that the poll names is kept.
 function pace:pause(polling, delay, retry_after)
   local def = self.def
   local usual = background.pace(def, polling.polls)
   if retry_after then
-    -- a second is the least it can mean, and too long for who polls faster
+    -- a second is the least it can mean, and too long for a poll with a shorter pace
     local least = retry_after > 1 and retry_after or math.min(1, usual)
     return least * (1 + def.jitter * math.random())
   end
@@ -148,8 +147,8 @@ function pace:not_yet(polling)
   return true
 end
 
---- What became of the poll that a parked parent has waited for, by its id in
--- the parent's state: a retried parent has older ones. nil: it waited for none.
+--- The end of the poll that a parked parent has waited for, by its id in the parent's state: a
+-- retried parent has older ones. nil: it waited for none.
 local function ended_poll(name, job)
   local id = job.phase > 0 and type(job.state) == "table" and job.state[name .. ":poll"]
   for _, child in ipairs(id and job.results or {}) do
@@ -196,8 +195,8 @@ end
 
 local function traceback(err) return (jobs.traceback(err, 2)) end
 
---- The end of a poll that is not ready in time. What on_timeout returns is its
--- result; `again`, `fail`, a raise, nil and a message mean that it is dead.
+--- The end of a poll that is not ready in time. The value of on_timeout is the result; `again`,
+-- `fail`, a raise, or nil and a message mean that it is dead.
 local function time_out(def, polling, operation)
   polling._settled, polling._children, polling._pace = nil, nil, nil
   polling._ends = dead
@@ -207,8 +206,8 @@ local function time_out(def, polling, operation)
   return result
 end
 
---- The last look, which on_timeout comes behind: an error there is no answer
--- either, and is logged. Who is being stopped ends by the error that says so.
+--- The last look, before on_timeout: an error in it is no answer either, and is logged. A job
+-- that is being stopped ends by the error that says so.
 local function last_look(polling, operation, own)
   function polling:_ends(err)
     self:log(error_text(err))

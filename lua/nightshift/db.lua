@@ -49,7 +49,7 @@ local function check_id(verb, id)
   raise("%s: the id must be an integer, got a %s", verb, type(id))
 end
 
---- All that is known of a job, live or finished.
+--- All facts about a job, live or finished.
 ---@param id integer
 ---@return nightshift.JobInfo|nil
 ---@return string? message
@@ -57,7 +57,7 @@ end
 function methods:job(id)
   local info, message, code = live(self, "job"):info(check_id("job", id))
   if not info then return nil, message, code end
-  -- outside a handler `state` is where the job is; what a poll keeps is `kept`
+  -- outside a handler `state` is the job's state, and the state that a poll keeps is `kept`
   info.kept, info.state, info.where = info.state, info.where, nil
   if not info._follows then return info end
   info._follows = nil
@@ -68,8 +68,8 @@ function methods:job(id)
   return info
 end
 
---- Why a job is not running: one sentence, and a table with the facts: `kind`
--- and what goes with it. See why.lua.
+--- Why a job is not running: one sentence, and a table with the facts: `kind` and the facts of
+-- that kind. See why.lua.
 ---@param id integer
 ---@return string|nil
 ---@return nightshift.Why|string
@@ -118,7 +118,7 @@ function methods:cancel(id, opts)
   return handle:cancel(whole, given.reason)
 end
 
---- Nothing of a job and all below it starts until it is resumed. What runs runs on.
+--- No job of a tree starts until it is resumed. Running jobs run on.
 ---@param id integer
 ---@return integer|nil jobs that it holds now and did not before
 ---@return string? message
@@ -127,7 +127,7 @@ function methods:pause(id)
   return live(self, "pause"):tree("pause", check_id("pause", id))
 end
 
---- Ends what `pause` of the same id began; what was paused by itself stays so.
+--- Ends the `pause` of the same id; jobs with a pause of their own stay paused.
 ---@param id integer
 ---@return integer|nil jobs
 ---@return string? message
@@ -136,8 +136,8 @@ function methods:resume(id)
   return live(self, "resume"):tree("resume", check_id("resume", id))
 end
 
---- Runs a finished job again with fresh budgets. `tree`: all at or below it that
--- failed, each waiting for what it waited for before; gives how many.
+--- Runs a finished job again with fresh budgets. `tree`: all failed jobs at or below it, each
+-- waiting for the same jobs as before; gives how many.
 ---@param id integer
 ---@param opts {tree: boolean?}?
 ---@return true|integer|nil
@@ -163,8 +163,8 @@ function methods:run_now(id, opts)
   return handle:run_now(whole)
 end
 
---- A live job is not started any more after this, from now; false: no limit. What
--- it spawns later inherits it. `tree`: all below it as well; gives how many.
+--- A live job is not started any more after this, from now; false: no limit. Jobs that it spawns
+-- later inherit it. `tree`: all below it as well; gives how many.
 ---@param id integer
 ---@param deadline number|string|false
 ---@param opts {tree: boolean?}?
@@ -180,7 +180,7 @@ function methods:deadline(id, deadline, opts)
   return handle:deadline(whole, us)
 end
 
---- How many of a job and all below it are in which state, and `total`.
+--- How many jobs of a tree are in which state, and `total`.
 ---@param id integer
 ---@return table|nil
 ---@return string? message
@@ -189,10 +189,10 @@ function methods:progress(id)
   return live(self, "progress"):progress(check_id("progress", id))
 end
 
---- Runs `fn` in one transaction: what it pushes, executes and settles on this
--- handle commits together when it returns, and nothing of it when it raises, when it
--- returns nil and a message, or when a verb in it failed, but for `tx:try`: then gives
--- the first failure. Gives what `fn` returned, or true when that was nothing.
+--- Runs `fn` in one transaction: its pushes, statements and verdicts on this handle commit
+-- together when it returns. Nothing commits when it raises, when it returns nil and a message,
+-- or when a verb in it failed (except inside `tx:try`). Then it gives the first failure. Gives
+-- the values of `fn`, or true when there are none.
 ---@param fn fun(tx: nightshift.Transaction): ...
 ---@return any ...
 function methods:transaction(fn)
@@ -277,9 +277,8 @@ function methods:stats()
   return report.stats(live(self, "stats"))
 end
 
---- Gives a live job another priority; one that is ready is the last of those who
--- have it.
--- `tree`: all below it as well; gives how many.
+--- Gives a live job another priority; a ready one is then the last of its priority. `tree`: all
+-- below it as well; gives how many.
 ---@param id integer
 ---@param priority integer 0 to 255
 ---@param opts {tree: boolean?}?
@@ -370,7 +369,7 @@ function methods:schedule_pause(name)
   return schedule.pause(live(self, "schedule_pause"), check_text("schedule_pause", name), true)
 end
 
---- Lets them go on; those of the time between are not made up for.
+--- Lets its ticks go on; ticks of the time between are dropped.
 ---@param name string
 ---@return true|nil
 ---@return string? message
@@ -421,9 +420,8 @@ end
 
 local RESCUE = { wait = options.duration }
 
---- Looks at all other holders and gives back what dead ones held; `wait` (2 s)
--- is how long it may take to be sure of them. Living hosts and waiting handles
--- do this by themselves.
+--- Looks at all other holders and gives back claims of dead ones. `wait` (2 s) is how long it
+-- may take to be sure of them. Living hosts and waiting handles do this by themselves.
 ---@param opts {wait: number|string?}?
 ---@return {holders: integer, jobs: integer, poison: integer}|nil
 ---@return string? message

@@ -5,11 +5,10 @@
 --       { name = "fetch", payload = {2}, after = { "first" } },
 --     } }
 --
--- A node is a job that runs when its children have ended; a child may say
--- `after` which other nodes, by the names they are given with `as`, it waits for
--- as well. The graph is checked before anything is written: unknown names, names
--- that stand twice, and circles are refused. Ids are taken first, so that all of
--- it goes into one transaction.
+-- A node is a job that runs when its children have ended. With `after` a child names other
+-- nodes that it waits for as well, by the names that they have in `as`. The graph is checked
+-- before anything is written: unknown names, names that stand twice, and circles are refused.
+-- Ids are taken first, so that all of it goes into one transaction.
 
 local options = require "nightshift.options"
 
@@ -76,9 +75,9 @@ local function refuse_again(node, parent)
   raise("flow: the node %s stands twice; say 'as' in one place, and 'after' in the other", label_of(node))
 end
 
---- Checks a node and notes it. Most are leaves, and so are their items small: {node,
--- parent, i, id}. A node with children has as well what it waits for, and the queue of
--- those that name none.
+--- Checks a node and notes it. Most are leaves, and so are their items small: {node, parent, i,
+-- id}. A node with children also has its list of waits, and the queue of children that name
+-- none.
 ---@param tree table names: item by 'as', and by node; queue; after: items that have it, or nil
 local function note(tree, node, parent, i)
   check_node(node, parent, i)
@@ -122,7 +121,7 @@ local function collect(tree, levels, root, number)
   return first
 end
 
---- What it is to run after: nodes, and ids of other jobs. True: it names nodes.
+--- Resolves the `after` of an item: nodes, and ids of other jobs. True: it names nodes.
 local function resolve(item, names)
   local named = false
   for _, name in ipairs(item.node.after) do
@@ -152,8 +151,8 @@ local function refuse_circle(item, path)
   raise("flow: nothing could ever start: %s", table.concat(labels, " waits for "))
 end
 
---- Follows what `first` waits for, depth first; `path` is how an item was come to, `at` how
--- many of what each of them waits for have been followed.
+--- Follows the waits of `first`, depth first. `path` has the items on the way to the present
+-- one, `at` how many waits of each have been followed.
 local function follow(first)
   local path, at = { first }, { 0 }
   first.seen = "now"
@@ -184,7 +183,7 @@ local function settings(node)
   return given
 end
 
---- Adds to the options of a node what it waits for.
+--- Adds the waits of a node to its options.
 local function with_after(item, given)
   local after = {}
   for i, other in ipairs(item.waits or {}) do after[i] = other.id end
@@ -195,8 +194,8 @@ local function with_after(item, given)
   return given
 end
 
---- The entry of a node for the core's push, plain for a leaf without options: of that
--- there is nothing to be checked that the core does not check.
+--- The entry of a node for the core's push. It is plain for a leaf without options: the core
+-- itself checks all of that.
 local function entry_of(item)
   local node, up, given = item.node, item.parent, settings(item.node)
   local queue = node.queue or item.queue or up and up.queue or "default"
@@ -208,8 +207,8 @@ local function entry_of(item)
   return entry
 end
 
---- The ids in the shape of what was given: {id =, children = {…}}. A level at a time, and
--- `after` has put other nodes behind the children of `waits`.
+--- The ids in the shape of the flow: {id =, children = {…}}. It goes a level at a time: `after`
+-- has put other nodes behind the children of `waits`.
 local function shape(first)
   local whole = { id = first.id }
   local level = { [first] = whole }
@@ -230,7 +229,7 @@ end
 
 local IDS = 10000 -- that are taken at once
 
---- As many ids, ascending.
+--- Takes so many ids, ascending.
 local function take_ids(handle, n)
   local ids = {}
   while #ids < n do
@@ -256,8 +255,8 @@ local function add(levels, root, number)
   return first
 end
 
---- Gives all nodes their ids, level by level, so that those who end together have
--- ids in a row, and pushes them in one transaction.
+--- Gives all nodes their ids, level by level, so that jobs that end together have ids in a row.
+-- Pushes them in one transaction.
 local function push(handle, levels)
   local n = 0
   for _, level in ipairs(levels) do n = n + #level end

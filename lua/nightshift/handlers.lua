@@ -1,10 +1,10 @@
 --- Loading handler files.
 --
--- A handler file is a Lua chunk that returns a table {name = handler}; a
--- handler is a function, a function with limits or a schedule, {run = function, memory =
--- "64M", cron = "0 3 * * *"}, or a `nightshift.background{…}`. Loading checks all of
--- it before anything runs, and a mistake names its file and, where Lua knows
--- one, its line. The host's zygote and the command `run` load through here.
+-- A handler file is a Lua chunk that returns a table {name = handler}. A handler is a function,
+-- a `nightshift.background{…}`, or a function with limits or a schedule: {run = function,
+-- memory = "64M", cron = "0 3 * * *"}. Loading checks all of it before anything runs, and a
+-- mistake names its file and, where Lua knows one, its line. The host's zygote and the command
+-- `run` load through here.
 
 local background = require "nightshift.background"
 local core = require "nightshift.core"
@@ -15,7 +15,7 @@ local versions = require "nightshift.versions"
 
 local handlers = {}
 
--- What the poll of a background handler is called: it must fit as well.
+-- The suffix of the name of a background handler's poll; the whole name must fit as well.
 local POLL = ":poll"
 
 --- The files of a path: a folder stands for the Lua files in it.
@@ -104,8 +104,8 @@ for field in pairs(definition.FIELDS) do FIELDS[field] = true end
 -- Bytes of a schedule that a file declares.
 local MAX_SCHEDULE = 30000
 
---- What is wrong with {run = function, memory = size, max_phases = n}; nil and the bytes
--- when nothing is.
+--- The fault of {run = function, memory = size, max_phases = n}; nil and the bytes when there is
+-- none.
 local function check_limited(handler)
   for key in pairs(handler) do
     if not FIELDS[key] then
@@ -253,7 +253,7 @@ function handlers.load(paths)
     set.backoffs
 end
 
---- What to say about a name without a handler.
+--- The message about a name without a handler.
 ---@param name string
 ---@param names string[] known ones
 ---@return string

@@ -30,7 +30,7 @@ local function traceback(err)
   return (job.traceback(err, 2):gsub("\n%s*%[C%]: in function 'xpcall'.*$", ""))
 end
 
---- Calls what was registered, one after the other.
+--- Calls the registered functions, one after the other.
 ---@param event string
 ---@param complain fun(event: string, text: string) called with each error
 ---@param ... any what they are given

@@ -41,7 +41,7 @@ local OPEN = {
   history = options.one_of("all", "failed"),
 }
 
--- Any of these says where the server is.
+-- Each of these options names the server.
 local TARGET = { "url", "host", "port", "socket", "user", "password", "database", "file", "group" }
 
 local function names_server(given)

@@ -1,11 +1,10 @@
---- The job object: what a claim gives and a handler gets.
+--- The job object, which a claim gives and a handler gets.
 --
--- A job is a plain table of fields with the verbs of this file as methods. It
--- knows nothing of connections: a backend carries the verbs out. The embedded
--- backend (queue.lua) settles at once; the worker's records the verdict for
--- the host. A job is settled at most once; the second verb says STALE.
--- A bad value given to `again`, `fail` or `spawn` raises: inside a handler the
--- raise is the failure's message, while a returned nil would read as "done".
+-- A job is a plain table of fields with the verbs of this file as methods. It knows nothing of
+-- connections: a backend carries the verbs out. The embedded backend (queue.lua) settles at
+-- once; the worker's records the verdict for the host. A job is settled at most once; the
+-- second verb says STALE. A bad value given to `again`, `fail` or `spawn` raises. Inside a
+-- handler the raise is the failure's message, while a returned nil would read as "done".
 
 local core = require "nightshift.core"
 local options = require "nightshift.options"
@@ -88,7 +87,7 @@ local function tail(text, max)
   return (text:sub(-max):gsub("^[\x80-\xBF][\x80-\xBF]?[\x80-\xBF]?", ""))
 end
 
--- Not what __metatable shows, which any program may set.
+-- The real metatable, not the value of __metatable, which any program may set.
 local real_metatable, debug_traceback = debug.getmetatable, debug.traceback
 
 local function plain_text(value)
@@ -167,7 +166,7 @@ local function stale(self)
   return nil, ("job %d is already settled by %s"):format(self.id, self._settled), "STALE"
 end
 
--- Of these it is known whether the job is dead then; the other verdicts say so.
+-- Verdicts after which it is known whether the job is dead; the other verdicts tell.
 local ENDS = { ack = true, discard = true, release = true }
 
 -- Verdicts that write the children.
@@ -193,8 +192,8 @@ function methods:ack(result)
   return settle(self, { kind = "ack", result = result })
 end
 
---- The ack of a job on a handle, its own or inside a worker that of `job:db()`, as
--- the core wants it: the caller has it written.
+--- The ack of a job on a handle, in the core's form: the caller has it written. Inside a worker
+-- the handle is `job:db()`.
 ---@param self table the job
 ---@param backend table the handle's
 ---@param result any
@@ -265,10 +264,9 @@ local function read_again(delay, state)
   return given
 end
 
---- "Not yet": the job comes back after a delay, with `state` in `job.state`.
--- `retry_after` is the Retry-After of a response, seconds or a date, and `date`
--- its Date; when it says something it goes before `delay`, and what is over
--- means a second.
+--- "Not yet": the job comes back after a delay, with `state` in `job.state`. `retry_after` is
+-- the Retry-After of a response, seconds or a date, and `date` its Date. If it has a value,
+-- that goes before `delay`; an instant that is over means a second.
 ---@param delay number|string|nightshift.AgainOptions|nil
 ---@param state any nil keeps the last one
 function methods:again(delay, state)
@@ -381,8 +379,8 @@ function methods:stopping()
   return is_stopping(self)
 end
 
---- The child as an entry for the core, which keeps nothing of the caller's tables: they
--- may be something else by the time of the verdict.
+--- The child as an entry for the core. It keeps nothing of the caller's tables, which may have
+-- changed by the time of the verdict.
 local function child_of(self, name, payload, opts)
   local entry, message = options.entry("spawn", name, payload, opts, options.SPAWN)
   if not entry then raise("%s", message) end

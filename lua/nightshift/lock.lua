@@ -1,11 +1,10 @@
 --- Locks and semaphores across hosts: db:lock and db:semaphore.
 --
--- An object stands for one slot at a time. The core takes and gives slots and
--- never waits; waiting is done here, in naps of 5 to 250 ms, so a handler that is
--- told to stop meanwhile hears it. A slot is given back at the latest when its job's run ends, or
--- its program: see holder/slot.c.
--- Everything that is wrong with the arguments raises, because the object is
--- called on the spot: db:lock "report" (fn).
+-- An object stands for one slot at a time. The core takes and gives slots and never waits.
+-- Waiting is done here, in naps of 5 to 250 ms, so a handler that is told to stop meanwhile
+-- notices it. A slot is given back at the latest when its job's run ends, or its program: see
+-- holder/slot.c. Wrong arguments raise, because the object is called on the spot: db:lock
+-- "report" (fn).
 
 local core = require "nightshift.core"
 local options = require "nightshift.options"
@@ -47,7 +46,7 @@ end
 
 local KNOWN = { timeout = function(value, what) return (seconds(value, what)) end }
 
-local SHOWN_AFTER = 1 -- seconds of waiting, after which the job says for what
+local SHOWN_AFTER = 1 -- seconds of waiting, after which the job shows its lock
 
 -- Gives up the place in line, however a wait ends.
 local line_meta = {
@@ -128,9 +127,9 @@ function methods:release()
   return self._handle:slot_release(token)
 end
 
--- What is still held goes back; a handle that was closed has given everything
--- back itself. The collector does not do it: a lock with an object that was dropped by
--- mistake had better be held too long than not at all.
+-- Gives back a slot that is still held; a handle that was closed has given everything back
+-- itself. The collector does not do it. If an object was dropped by mistake, its lock had
+-- better be held too long than not at all.
 local function let_go(self)
   if self._token and self._db:is_open() then self:release() end
 end
@@ -140,7 +139,7 @@ meta.__close = let_go
 -- Gives back on every way out; an error passes with its traceback.
 local guard_meta = { __close = function(guard) if guard.held then let_go(guard.held) end end }
 
---- Runs `fn` while a slot is held and gives what it returned.
+--- Runs `fn` while a slot is held and gives its values.
 ---@param fn fun(...): ...
 ---@param ... any for fn
 ---@return any ...

@@ -3,9 +3,9 @@
 --     local r = nightshift.mutex "account" (function() … return r end)
 --     local held <close> = assert(nightshift.semaphore("gpu", 2):acquire(5))
 --
--- Both are one kind of object; a mutex has one unit. A unit is given back by
--- release, when the variable goes out of scope, at the end of the job, and by
--- the death of the process.
+-- Both are one kind of object; a mutex has one unit. A unit is given back by release, or when
+-- the variable goes out of scope. The end of the job gives it back, too, and so does the death
+-- of the process.
 
 local core = require "nightshift.core"
 local options = require "nightshift.options"
@@ -14,7 +14,7 @@ local mutex = {}
 
 local Lock = {}
 local metatable = { __index = Lock, __name = "nightshift.lock" }
-local era = 0 -- what was locked in an earlier one has been given back
+local era = 0 -- units locked in an earlier era have been given back
 
 local DEFAULT_TIMEOUT = 30000000 -- µs
 
@@ -76,8 +76,7 @@ function metatable.__tostring(lock)
   return ("nightshift.%s (%s)"):format(describe(lock), is_locked(lock) and "held" or "not held")
 end
 
---- Runs a function while a unit is held; gives what it returns, and passes its
--- error on.
+--- Runs a function while a unit is held; gives its values, and passes its error on.
 ---@param fn function
 ---@param ... any its arguments
 ---@return any ... or nil, message, code of acquire
@@ -113,7 +112,7 @@ end
 
 local whole = options.integer(1, 1000)
 
---- A semaphore: at most `n` holders. All who use a name say the same number.
+--- A semaphore: at most `n` holders. All callers that use a name give the same number.
 ---@param name string
 ---@param n integer 1 to 1000
 ---@param opts {timeout: number|string|nil}?
@@ -125,7 +124,7 @@ function mutex.semaphore(name, n, opts)
   return lock
 end
 
---- Gives back whatever this process still holds: what a job leaves behind.
+--- Gives back all units that this process still holds: the leftovers of a job.
 function mutex.release_all()
   era = era + 1
   core.unlock_all()

@@ -1,9 +1,8 @@
---- Checks on what callers hand in: option tables, names, durations.
+--- Checks on callers' arguments: option tables, names, durations.
 --
--- Pure: plain values in, plain values out, no database. Two kinds of mistake
--- are kept apart everywhere: a wrong type or an unknown key is a bug in the
--- caller's program and raises at the caller's line; a bad value came from
--- outside and gives `nil, message, "INVALID"`.
+-- Pure: plain values in, plain values out, no database. Two kinds of mistake are kept apart
+-- everywhere. A wrong type or an unknown key is a bug in the caller's program and raises at the
+-- caller's line. A bad value came from outside and gives `nil, message, "INVALID"`.
 
 local core = require "nightshift.core"
 
@@ -12,9 +11,9 @@ local options = {}
 -- Source prefix of our own modules, to put the blame on the caller's line.
 local HOME = debug.getinfo(1, "S").source:match "^(@.*)options%.lua$"
 
---- Level, for `error` in the calling function, of the nearest Lua function
--- that is not ours; 0 (no position) when there is none or a tail call lost it.
--- So what may raise is never called as `return f()` in our own code.
+--- Level, for `error` in the calling function, of the nearest Lua function that is not ours. It
+-- is 0 (no position) when there is none or a tail call lost it. So a function that may raise is
+-- never called as `return f()` in our own code.
 local function callers_level()
   local level = 3
   local info = debug.getinfo(level, "St")
@@ -28,7 +27,7 @@ local function callers_level()
   return 0
 end
 
-local SHOWN = 100    -- bytes of what came in that a message repeats
+local SHOWN = 100    -- bytes of the caller's value that a message repeats
 local RAISED = 2000  -- bytes of a whole message
 
 --- The beginning of a text that came from outside, for a message: valid UTF-8, short.
@@ -57,8 +56,8 @@ local raise = options.raise
 
 local nearest
 
---- Has a method that is not there raise, with the name of one that is like it. Names that begin
--- with "_" are our own, and may be absent.
+--- Makes a missing method raise, with the name of one that is like it. Names that begin with "_"
+-- are our own, and may be absent.
 ---@param methods table<string, function>
 ---@param noun string what people call such an object: "db"
 ---@return table methods
@@ -102,8 +101,8 @@ function options.no_more(verb, takes, extra)
   if extra ~= nil then raise("%s takes %s; it got a %s behind them", verb, takes, type(extra)) end
 end
 
---- The first place of a list that is nil though there is more in the table:
--- what is behind a hole would be left out in silence.
+--- The first place of a list that is nil though the table has more: values behind a hole would
+-- be left out in silence.
 ---@param list table
 ---@return integer|nil
 function options.hole(list)
@@ -382,7 +381,7 @@ function options.names(value, what)
   return names
 end
 
---- What a push may say about a job; the core checks it again.
+--- The options of a push; the core checks them again.
 options.PUSH = {
   after = after,
   on_fail = options.one_of("cancel", "run"),
@@ -409,18 +408,18 @@ local function unique_own(value, what)
   return read, message
 end
 
---- The same for a child, which may go to another queue, and has its parent.
+--- The options of a child, which may go to another queue, and has its parent.
 options.SPAWN = { queue = options.typed "string" }
 for key, check in pairs(options.PUSH) do options.SPAWN[key] = check end
 options.SPAWN.parent, options.SPAWN.unique = nil, unique_own
 
---- The same for a node of a flow.
+--- The options of a node of a flow.
 options.FLOW = {}
 for key, check in pairs(options.PUSH) do options.FLOW[key] = check end
 options.FLOW.unique = unique_own
 
---- One entry for the core's push: options in microseconds, name and payload.
--- A payload of nil is JSON null. The core checks name and payload.
+--- Makes one entry for the core's push: options in microseconds, name and payload. A payload of
+-- nil is JSON null. The core checks name and payload.
 ---@param verb string shown in messages
 ---@param name string
 ---@param payload any

@@ -130,8 +130,8 @@ local function shown_key(key)
   return type(key) == "string" and ("'%s'"):format(key) or "(a " .. type(key) .. ")"
 end
 
---- The length of a list without holes; raises for anything else, because what
--- is not between 1 and #items would be left out in silence.
+--- The length of a list without holes. Raises for anything else, because values outside 1 to
+-- #items would be left out in silence.
 local function length(items)
   if type(items) ~= "table" then raise("push_many wants a list of items, got %s", type(items)) end
   local count, last = 0, 0
@@ -185,13 +185,14 @@ end
 
 -- ----------------------------------------------------------------- ways to claim
 
--- There are three, for a queue and for an adopted table. They differ in how many jobs they give;
--- who gets them, and how they are waited for, is the business of the function that they are made of.
+-- There are three, for a queue and for an adopted table. They differ in the number of jobs they
+-- give. The one function that they are made of knows which jobs come, and how they are waited
+-- for.
 
 local LIMIT = options.integer(1, 10000)
 
---- The jobs of a claim that can be worked on. One that Lua cannot hold exactly (it was
--- written from SQL) fails, as it does in a worker, rather than come as something else.
+--- The usable jobs of a claim. A job that Lua cannot hold exactly (it was written from SQL)
+-- fails, as it does in a worker, rather than come with other values.
 ---@param claimed table[] as the core gives them
 ---@param backend table of their verbs
 ---@return nightshift.Job[]
@@ -211,7 +212,7 @@ end
 ---@param claim fun(self, verb: string, limit: integer, opts: table?): nightshift.Job[]?, string?, string?
 ---@param noun string what is claimed: "jobs"
 function queue.add_claims(verbs, check, claim, noun)
-  -- One job; a bare nil when none came within `wait`.
+  -- Claims one job; a bare nil when none came within `wait`.
   function verbs:claim(opts)
     local claimed, message, code = claim(self, "claim", 1, opts)
     if not claimed then return nil, message, code end
@@ -226,10 +227,9 @@ function queue.add_claims(verbs, check, claim, noun)
     return options.values(claim(self, "claim_many", limit, opts))
   end
 
-  -- `for job in q:jobs{wait = 5} do … end`: claims one after the other until none
-  -- comes within `wait`. A job that the loop goes on without a verdict of has failed, and so
-  -- has the one that an error leaves it with; leaving it otherwise gives that one back. A
-  -- failing claim raises.
+  -- `for job in q:jobs{wait = 5} do … end`: claims one after the other until none comes within
+  -- `wait`. A job fails when the loop goes on without a verdict of it, or when an error leaves
+  -- the loop. Leaving it otherwise gives the job back. A failing claim raises.
   function verbs:jobs(opts)
     check(self, "jobs")
     local current
@@ -252,9 +252,9 @@ local CLAIM = {
   wait = options.duration, lease = options.duration, strict = options.typed "boolean", names = options.names,
 }
 
--- With `lease` what is claimed is given back so long after the claim or its last
--- `job:touch`. With `strict` the highest priority always comes first, and lower ones
--- may starve. With `names` jobs of other names stay as they are.
+-- With `lease` claimed jobs are given back so long after the claim or their last `job:touch`.
+-- With `strict` the highest priority always comes first, and lower ones may starve. With
+-- `names` jobs of other names stay as they are.
 local function claim(self, verb, limit, opts)
   local handle = live(self, verb)
   local given, message, code = options.read(verb, opts, CLAIM)
@@ -269,8 +269,8 @@ end
 
 queue.add_claims(methods, live, claim, "jobs")
 
---- Stops claims from this queue, those of busy hosts within a second; what is claimed goes on.
--- Pushes still work.
+--- Stops claims from this queue, by busy hosts within a second; claimed jobs go on. Pushes still
+-- work.
 function methods:pause()
   return live(self, "pause"):pause(self.name, true)
 end

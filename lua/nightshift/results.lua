@@ -1,9 +1,9 @@
---- What became of the jobs that a job has waited for: `job.results`.
+--- The outcomes of the jobs that a job has waited for: `job.results`.
 --
--- Looks like a list: its children in the order in which they were spawned, and behind them
--- those that it was pushed to wait for, in the order of `after`. It reads a page at a time
--- from the database, so a job with 10,000 children needs no memory for them. What is read is
--- not read again while the page is the same. A job without `after` asks nothing about that.
+-- It looks like a list: its children in the order in which they were spawned. Behind them come
+-- the jobs of its `after`, in their order. It reads a page at a time from the database, so a
+-- job with 10,000 children needs no memory for them. Rows are not read again while the page is
+-- the same. A job without `after` asks nothing about that.
 
 local core = require "nightshift.core"
 
@@ -11,8 +11,8 @@ local PAGE = 500
 
 local results = {}
 
---- One of them: outcome is "done", "dead" or "cancelled"; nil while it lives; "gone" of one
--- of `after` that history does not have any more.
+--- One outcome: "done", "dead" or "cancelled"; nil while the job lives; "gone" for a job of
+-- `after` that the history does not have any more.
 ---@class nightshift.Result
 ---@field id integer
 ---@field name string?
@@ -35,7 +35,7 @@ local function ask(pages, statement, ...)
   return rows
 end
 
--- Children and those of `after`: how one counts them, and how one reads some of them.
+-- Children and jobs of `after`: how to count them, and how to read some of them.
 local CHILDREN = {
   count = function(pages) return ask(pages, "edge_count", pages.parent)[1].n end,
   read = function(pages, first) return ask(pages, "edge_results", pages.parent, pages.size, first) end,

@@ -1,10 +1,10 @@
---- Scopes: what has happened since a transaction of a handle, or a try in it, began.
+--- Scopes: the record of a transaction of a handle, or of a try in it, since it began.
 --
--- A scope is a list of the jobs that were settled in it, so that a rollback opens them
--- again, with the `acks` that are written at its end and, as `failed`, the message and code
--- of the first verb that failed in it. That one keeps it from being committed: what belongs
--- together is written whole or not at all. The open scope of a handle is the
--- `in_transaction` of its backend.
+-- A scope is a list of the jobs that were settled in it, so that a rollback opens them again.
+-- It has the `acks` that are written at its end and, as `failed`, the message and code of the
+-- first verb that failed in it. A failed verb keeps it from being committed: the scope is
+-- written whole or not at all. The open scope of a handle is the `in_transaction` of its
+-- backend.
 
 local scope = {}
 
@@ -47,8 +47,8 @@ local function note(object, ...)
   return ...
 end
 
---- Has the failures of those methods noted in the scope that is open. What only looks is
--- not among them: that a job is not there is an answer.
+--- Notes failures of these methods in the open scope. Methods that only look are not among them:
+-- that a job is not there is an answer.
 ---@param methods table
 ---@param names string[]
 function scope.watch(methods, names)

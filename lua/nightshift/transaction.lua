@@ -1,15 +1,14 @@
---- Transactions of a handle: db:transaction, and tx:try, which is a part of one that may
--- fail alone.
+--- Transactions of a handle: db:transaction, and tx:try, which is a part of one that may fail
+-- alone.
 --
--- A scope is what has happened since a transaction or a try began: the jobs that were
--- settled in it (a list, so that a rollback opens them again), the acks that are written at
--- its end, and the first verb that failed in it. That one keeps it from being committed:
--- what belongs together is written whole or not at all. The scope that is open is its
--- backend's `in_transaction`.
+-- A scope is the record of a transaction or a try since it began. It lists the jobs that were
+-- settled in it, so that a rollback opens them again. It has the acks that are written at its
+-- end, and the first verb that failed in it. A failed verb keeps it from being committed: the
+-- scope is written whole or not at all. The open scope is its backend's `in_transaction`.
 --
 -- A coroutine may be inside db:transaction and never come back. Its transaction can be ended
--- from outside: then its scopes have `ended`, and whatever that coroutine does later touches
--- no transaction that was begun since.
+-- from outside. Then its scopes have `ended`, and later verbs of that coroutine touch no
+-- transaction begun since.
 
 local job = require "nightshift.job"
 local options = require "nightshift.options"
@@ -21,7 +20,7 @@ local transaction = {}
 
 -- ------------------------------------------------------------------------- tx
 
--- What the function of db:transaction gets: the verbs that take part in it.
+-- The argument of db:transaction's function: the verbs that take part in it.
 local methods = options.methods({}, "tx")
 local meta = { __index = methods, __name = "nightshift.transaction" }
 
@@ -43,8 +42,8 @@ function methods:signal(id, value, name)
   return values(open_tx(self, "signal"):signal(id, value, name))
 end
 
---- Ends a job as done if the transaction commits. All such acks are written together
--- at the end of the function it is called in.
+--- Ends a job as done if the transaction commits. All such acks are written together at the end
+-- of the function that calls it.
 function methods:ack(claimed, result, extra)
   local backend = open_tx(self, "ack")._backend
   options.no_more("tx:ack", "a job and its result", extra)
@@ -62,8 +61,8 @@ end
 
 local ENDED = "this transaction was rolled back from outside: what began it, a job say, has ended"
 
---- May it stand? Writes its acks if so. Else nil, message, code: of the first verb that
--- failed, or what its function has returned.
+--- May the scope stand? Writes its acks if so. Else nil, message, code: of the first verb that
+-- failed, or the values of its function.
 local function conclude(guard, results)
   local open = guard.scope
   if open.ended then return nil, ENDED, "STATE" end
@@ -81,7 +80,7 @@ end
 
 -- -------------------------------------------------------------------------- try
 
--- Takes back what a try did, unless it stands. When the server refuses that, the whole
+-- Takes back the changes of a try, unless it stands. When the server refuses that, the whole
 -- transaction is lost.
 local try_meta = {
   __close = function(guard)
@@ -109,8 +108,8 @@ local function begin_try(db)
   return setmetatable({ backend = backend, handle = handle, scope = open, mark = mark }, try_meta)
 end
 
---- Runs `fn`; what it did is undone alone when a verb fails in it, when it returns nil and a
--- message, or raises: then the error goes on.
+--- Runs `fn`. Its changes alone are undone when a verb fails in it, when it returns nil and a
+-- message, or when it raises. After a raise the error goes on.
 function methods:try(fn, extra)
   local db = open_tx(self, "try")
   options.no_more("tx:try", "a function", extra)
@@ -169,8 +168,8 @@ local function abandon(backend)
   return guard ~= nil
 end
 
--- A coroutine that can not be resumed any more is collected with what it has begun. One that
--- died of an error may be kept, but its transaction is not: it has raised.
+-- A coroutine that can not be resumed any more is collected with its transaction. A coroutine
+-- that died of an error may be kept, but its transaction is not: it has raised.
 local guard_meta = {
   __close = finish,
   __gc = finish,
@@ -191,12 +190,13 @@ local function begin(db)
   return guard
 end
 
---- Sets the session of a handle back to what it was: see ns_session_reset. Gives what was left of a
--- transaction, a sentence, or nil.
+--- Sets the session of a handle back to its first state: see ns_session_reset. Gives a sentence
+-- about the rest of a transaction, or nil.
 ---@param db nightshift.Db
 ---@return string?
 function transaction.reset(db)
-  if db._handle:is_open() then db._handle:in_transaction() end -- of one that died: it is over
+  -- ends a dead coroutine's transaction
+  if db._handle:is_open() then db._handle:in_transaction() end
   local kept = abandon(db._backend)
   local left = db._handle:reset()
   if kept then return "a coroutine was left inside db:transaction; resume it to its end, or close it" end

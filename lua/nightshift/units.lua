@@ -30,7 +30,7 @@ units.SPANS = set("timeout", "backoff", "waited")
 ---@return number?
 function units.seconds(us) return us and us / MICROSECONDS end
 
---- The same row with its times in seconds; once.
+--- Turns the times of a row into seconds; once.
 ---@generic T: table
 ---@param row T changed
 ---@return T
@@ -42,7 +42,7 @@ function units.row(row)
   return row
 end
 
---- The same rows with their times in seconds; a failure (nil, message, code) as it came.
+--- Turns the times of rows into seconds; a failure (nil, message, code) passes unchanged.
 function units.rows(rows, ...)
   for _, row in ipairs(rows or {}) do units.row(row) end
   return rows, ...
@@ -58,7 +58,7 @@ function units.instant(instant, digits)
   return os.date("!%Y-%m-%dT%H:%M:%S", us // MICROSECONDS) .. fraction
 end
 
--- What users have put there: none of their values is a time of ours.
+-- Values of users: none of them is a time of ours.
 local THEIRS <const> = set("payload", "result", "kept", "signal", "counters", "mapping")
 
 --- A copy in which instants are RFC 3339 texts, for JSON.
@@ -89,7 +89,7 @@ function units.number(value)
   return (text:gsub("%.0$", ""))
 end
 
---- So many digits behind the point.
+--- The text with so many digits behind the point.
 ---@param value number 0 or more
 ---@param digits integer 1 or more
 ---@return string

@@ -1,9 +1,9 @@
---- Which version of the scripts is loaded: short hashes of the texts that were read; and
--- what hosts tell of theirs, compared.
+--- The version of the loaded scripts: short hashes of the texts that were read. And a comparison
+-- of the hosts' versions.
 --
--- A version is made of the handler files and of the Lua modules that they require while
--- they are loaded; not of libraries in C, nor of what a handler requires when it runs, nor
--- of what `dofile` reads. Where the files are does not matter: hosts of several machines
+-- A version is made of the handler files and of the Lua modules that they require while they
+-- are loaded. Libraries in C do not count, nor modules that a handler requires when it runs,
+-- nor files that `dofile` reads. Where the files are does not matter: hosts of several machines
 -- that run the same texts run the same version.
 
 local core = require "nightshift.core"
@@ -14,7 +14,8 @@ local open, searchpath, utf8_len = io.open, package.searchpath, utf8.len
 
 local versions = {}
 
--- Bytes of the list of files. What does not fit is left out of it, not out of the hash.
+-- Bytes of the list of files. Files that do not fit are left out of the list, not out of the
+-- hash.
 local LISTED = 16384
 
 ---@class nightshift.Seen
@@ -57,7 +58,7 @@ function versions.read(seen, file)
   return (text:gsub("^\xEF\xBB\xBF", "", 1):gsub("^#[^\n]*", "", 1))
 end
 
---- Modules that have come meanwhile, but for our own and those in C.
+--- Adds modules loaded meanwhile, without our own and modules in C.
 local function add_modules(seen)
   if type(package.path) ~= "string" then return end
   for name in pairs(package.loaded) do
@@ -109,7 +110,8 @@ end
 ---@return string
 function versions.first_line(text) return (text:match("[^\n]*"):gsub(":$", "")) end
 
---- What a host that could not read its scripts again goes on with, and why.
+--- The sentence about a host that could not read its scripts again: the scripts it goes on with,
+-- and why.
 ---@param row {id: integer, pid: integer, host: string, scripts: string, load_error: string}
 ---@param ago number seconds
 ---@return string
@@ -118,7 +120,7 @@ function versions.failure(row, ago)
     row.host, span(math.max(0, ago)), versions.goes_on(row.scripts), versions.first_line(row.load_error))
 end
 
---- A JSON list, which was made from what scripts gave; {} where it is none.
+--- A JSON list, made from texts of scripts; {} for any other value.
 local function decoded(text)
   local value = core.decode(text or "[]")
   return type(value) == "table" and value or {}

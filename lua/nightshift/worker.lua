@@ -1,11 +1,10 @@
---- What a worker process does with a job: find the handler, run it, tell how
--- it ended. The C side (the program's worker loop) calls `run` once per job.
+--- The work of a worker process on a job: find the handler, run it, report how it ended. The C
+-- side (the program's worker loop) calls `run` once per job.
 --
--- Nothing a handler does goes unnoticed: errors of any kind become text, and
--- `os.exit` ends the worker, and its death counts against the job. A verdict is
--- recorded when its verb is called and sent when the handler has returned. A worker is replaced
--- when a handler has damaged its standard library, and what is
--- needed to find that out is kept in locals.
+-- Nothing a handler does goes unnoticed: errors of any kind become text, and `os.exit` ends the
+-- worker, and its death counts against the job. A verdict is recorded when its verb is called
+-- and sent when the handler has returned. A worker is replaced when a handler has damaged its
+-- standard library; the functions that find that out are kept in locals.
 
 local address = require "nightshift.address"
 local core = require "nightshift.core"
@@ -24,7 +23,7 @@ local debug_traceback, getmetatable, match, next, pcall, xpcall =
 local job_traceback, job_raised = job.traceback, job.raised
 
 local current      -- the running job
-local verdict      -- what it recorded
+local verdict      -- the recorded one
 
 local STALE = "the job has ended"
 
@@ -32,7 +31,7 @@ local function gone()
   return nil, STALE, "STALE"
 end
 
---- Traceback of a handler, without the lines of what called it.
+--- Traceback of a handler, without the lines of its callers.
 local function traceback(err)
   if job_raised(err) then return err end
   local text = job_traceback(err, 2)
@@ -44,7 +43,7 @@ local function exit_status(code)
   return code and assert(math.tointeger(code), "os.exit: the status must be a boolean or an integer") or 1
 end
 
---- The real one would run what the host left behind at its fork.
+--- Replaces os.exit, which would run exit functions of the host, left at its fork.
 local function replace_exit(api)
   function os.exit(code) -- luacheck: ignore 122
     if not current then error("os.exit called", 2) end
@@ -119,13 +118,13 @@ local function make_backend(api, connection, max_children)
     return db
   end
 
-  --- What a job asks of the database goes over its own connection.
+  --- A job's questions to the database go over its own connection.
   function backend.ask(statement, ...)
     return backend.db()._handle:execute("@" .. statement, ...)
   end
 
-  --- Between two jobs: what the last one left on job:db() is set back. Gives what was left of
-  -- a transaction, a sentence, or nil.
+  --- Between two jobs: sets job:db() back after the last one. Gives a sentence about the rest of
+  -- a transaction, or nil.
   function backend.reset()
     if not (db and db:is_open()) then return nil end
     return transaction.reset(db)
@@ -182,8 +181,8 @@ local function library()
   return now
 end
 
---- Forgets what has changed: handler files may do what they like while they
--- are loaded. Names they added are theirs to change later.
+--- Accepts the changes so far: handler files may change the library while they are loaded. Names
+-- that they added are theirs to change later.
 local function accept(standard)
   for place, values in next, standard do
     for key in next, values do values[key] = place[key] end
@@ -223,7 +222,7 @@ local function tell_end(ended, result, v, since, api)
   end
 end
 
---- What the C side calls per job: result, verdict, and whether this worker had
+--- The function that the C side calls per job: result, verdict, and whether this worker had
 -- better be replaced.
 local function make_run(set, api, backend, standard)
   local functions, memory, phases, backoffs = set.functions, set.memory, set.phases, set.backoffs
@@ -255,8 +254,8 @@ local function make_run(set, api, backend, standard)
   end
 end
 
---- What the C side calls behind each job, with its verdict if it has one, also of a job that
--- was stopped. Gives the error of an attempt that has left a transaction open.
+--- The function that the C side calls behind each job, with its verdict if it has one, also of a
+-- job that was stopped. Gives the error of an attempt that has left a transaction open.
 local function make_reset(backend)
   return function(v)
     local left = backend.reset()
@@ -267,7 +266,7 @@ local function make_reset(backend)
   end
 end
 
---- Loads the handlers and makes what the C side calls.
+--- Loads the handlers and makes the functions that the C side calls.
 ---@param files string[] handler files and folders
 ---@param api table C functions: touch, cancelled, log, take_id, quota, complain, exit
 ---@param connection table options for nightshift.open

@@ -1,6 +1,6 @@
 /*
-** Loaded into every process of a test run: each begins with the locale that its
-** environment names, as programs with a graphical toolkit or curses do.
+** Loaded into every process of a test run: each begins with the locale of its environment, as
+** programs with a graphical toolkit or curses do.
 */
 #include <locale.h>
 

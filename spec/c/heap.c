@@ -3,18 +3,16 @@
 ** Linked with spec/c/run.c, and with the module itself instead of
 ** core.so.
 **
-** Two heaps can fail: that of the Lua state (its allocator), and the C heap as
-** seen by our own objects and by jansson (the linker's --wrap, so libmariadb
-** and the sanitizers keep theirs). mysql_init and mysql_stmt_init count as
-** allocations of the C heap. Invariant: nothing fails outside heap.call, and
-** 'live' counts the blocks of the C heap that have not been freed.
+** Two heaps can fail: the Lua state's (its allocator), and the C heap of our own objects and of
+** jansson. The linker's --wrap sees to that, so libmariadb and the sanitizers keep theirs.
+** mysql_init and mysql_stmt_init count as allocations of the C heap. Invariant: nothing fails
+** outside heap.call, and 'live' counts the blocks of the C heap that have not been freed.
 **
-** A collector that never rests finds what the module uses without an anchor:
-** it is gone then, and AddressSanitizer sees the use. Inside the module's
-** functions, which a hook tells apart, Lua is made to collect in two ways. It
-** answers an allocation that fails with a collection and tries again, so the
-** allocator fails at first tries; that hits every allocation but runs no
-** finaliser. And a pause of zero makes every check of the collector's a whole
+** A collector that never rests finds values that the module uses without an anchor: such a
+** value is gone then, and AddressSanitizer sees the use. Inside the module's functions, which a
+** hook tells apart, Lua is made to collect in two ways. It answers a failing allocation with a
+** collection and tries again, so the allocator fails at first tries. That hits every allocation
+** but runs no finaliser. And a pause of zero makes every check of the collector's a whole
 ** cycle, finalisers included.
 */
 #include <jansson.h>

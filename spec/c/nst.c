@@ -1,8 +1,7 @@
 /*
-** nst: what the specs need from the system and plain Lua lacks. Processes,
-** waiting for events instead of sleeping, the environment, SQL as an administrator.
-** Test-only: built to build/nst.so, never installed. Times are seconds as floats; failures are
-** nil, message.
+** nst: the functions of the system that the specs need and plain Lua lacks. Processes, waiting
+** for events instead of sleeping, the environment, SQL as an administrator. Test-only: built to
+** build/nst.so, never installed. Times are seconds as floats; failures are nil, message.
 */
 #include <dirent.h>
 #include <errno.h>

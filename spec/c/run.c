@@ -1,9 +1,8 @@
 /*
-** A Lua interpreter for specs under sanitizers and valgrind: `run FILE ARG…`,
-** `run - ARG…` for standard input, `run -e TEXT ARG…`.
-** Stock Lua will not do: the sanitizer's runtime must come first in a
-** program, and putting it there with LD_PRELOAD would put it into every
-** program a spec starts as well. Ctrl-C raises an error in a debug hook, as there.
+** A Lua interpreter for specs under sanitizers and valgrind: `run FILE ARG…`, `run - ARG…` for
+** standard input, `run -e TEXT ARG…`. Stock Lua will not do. The sanitizer's runtime must come
+** first in a program; LD_PRELOAD would put it into every program that a spec starts as well.
+** Ctrl-C raises an error in a debug hook, as there.
 */
 #include <lauxlib.h>
 #include <lua.h>

@@ -1,5 +1,5 @@
--- The commands on adopted tables: status, pause, tune, jobs, retry, prune, adopt, and what doctor
--- says of rows that wait for a host.
+-- The commands on adopted tables: status, pause, tune, jobs, retry, prune, adopt, and doctor's
+-- words on rows that wait for a host.
 
 local host = require "spec.support.host"
 local nightshift = require "nightshift"

@@ -1,5 +1,5 @@
--- The command line before any database, and without one that is as it should be: usage, help,
--- version, errors; `nightshift run`; what the doctor finds on a server that is made ill.
+-- The command line without a database, or with a faulty one: usage, help, version, errors;
+-- `nightshift run`; the doctor's findings on a server that is made ill.
 
 local core = require "nightshift.core"
 local db = require "spec.support.db"

@@ -1,5 +1,5 @@
--- A connection that breaks in the middle of a verb: what the caller was told agrees with the
--- tables, and a verb that is repeated comes to the same end as one that was never cut.
+-- A connection that breaks in the middle of a verb. The answer to the caller agrees with the
+-- tables, and a repeated verb comes to the same end as one that was never cut.
 
 local core = require "nightshift.core"
 local db = require "spec.support.db"

@@ -1,6 +1,5 @@
--- Waiting: for jobs without polling, where no wake-up is lost and sleeping costs nothing; and for
--- a server that goes silent, or is lost: how long, and what becomes of the session that it still
--- has.
+-- Waiting for jobs without polling: no wake-up is lost and sleeping costs nothing. Waiting for
+-- a server that goes silent, or is lost: how long, and the fate of its old session.
 
 local crew = require "spec.support.crew"
 local db = require "spec.support.db"

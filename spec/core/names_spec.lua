@@ -1,5 +1,5 @@
--- A name is a name: no two of queues, jobs, keys, signals, locks and tables are equal that
--- differ in any byte, wherever they are compared. And any database will do.
+-- A name is a name: queues, jobs, keys, signals, locks and tables are equal only if they agree
+-- in every byte, wherever they are compared. And any database will do.
 
 local core = require "nightshift.core"
 local db = require "spec.support.db"

@@ -1,4 +1,4 @@
--- Jobs that were lost with their holders: what is given back, what is blamed, and when the
+-- Jobs that were lost with their holders: which are given back, which are blamed, and when the
 -- rows of the dead go.
 
 local core = require "nightshift.core"

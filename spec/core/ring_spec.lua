@@ -1,4 +1,4 @@
--- What a push and its ring cost, and that no ring is lost.
+-- The cost of a push and its ring; no ring is lost.
 
 local db = require "spec.support.db"
 local host = require "spec.support.host"

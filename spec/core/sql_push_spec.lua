@@ -1,4 +1,5 @@
--- CALL nightshift_push and nightshift_signal: what a producer in SQL gets, and what it leaves behind.
+-- CALL nightshift_push and nightshift_signal: their results for a producer in SQL, and the rows
+-- they leave behind.
 
 local core = require "nightshift.core"
 local db = require "spec.support.db"

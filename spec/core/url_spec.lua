@@ -1,4 +1,4 @@
--- Which database is meant: URLs, option files, and names that are not ASCII.
+-- Choosing the database: URLs, option files, and names that are not ASCII.
 
 local core = require "nightshift.core"
 local db = require "spec.support.db"

@@ -1,4 +1,4 @@
--- Designs that were published, and what databases as queues are blamed for.
+-- Designs that were published, and the faults that databases as queues are blamed for.
 
 local crew = require "spec.support.crew"
 local host = require "spec.support.host"

@@ -1,5 +1,6 @@
 -- Deadlocks, lock waits and locked tables, in every verb and in a host: real ones, made by
--- another session that holds what is wanted. Tables, rights and rows that are not as expected.
+-- another session that holds the rows or tables. Tables, rights and rows that are not as
+-- expected.
 
 local db = require "spec.support.db"
 local host = require "spec.support.host"

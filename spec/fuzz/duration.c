@@ -1,7 +1,7 @@
 /*
-** Fuzzes durations. What parses is within bounds and, written out in every
-** unit, parses to the same; what does not leaves the result alone and gives a
-** printable message. The first eight bytes also serve as a number of seconds.
+** Fuzzes durations. A text that parses is within bounds and, written out in every unit, parses
+** to the same. A text that does not leaves the result alone and gives a printable message. The
+** first eight bytes also serve as a number of seconds.
 */
 #include "fuzz.h"
 

@@ -1,7 +1,7 @@
 /*
-** Fuzzes the frames between the host's processes: any bytes, as a damaged or
-** hostile worker might send them, are read to their end and change nothing;
-** what was read whole survives another trip through writer and reader.
+** Fuzzes the frames between the host's processes. Any bytes, as a damaged or hostile worker
+** might send them, are read to their end and change nothing. A frame that was read whole
+** survives another trip through writer and reader.
 */
 #include "fuzz.h"
 

@@ -169,12 +169,12 @@ end
 
 -- --------------------------------------------------------------------- options
 
--- Fuzzes what programs hand in: the options of open and push, mappings of adopted
--- tables, verdicts, each through lua/nightshift and straight to the core.
+-- Fuzzes arguments of programs: the options of open and push, mappings of adopted tables,
+-- verdicts, each through lua/nightshift and straight to the core.
 --
--- A call gives a value, or nil with a message and a code, or raises a message
--- that speaks about the caller's mistake. An error that the interpreter found
--- inside our own code ("attempt to index …") is a bug.
+-- A call gives a value, or nil with a message and a code, or raises a message that speaks about
+-- the caller's mistake. An error that the interpreter found inside our own code ("attempt to
+-- index …") is a bug.
 
 local OPEN = { "url", "host", "user", "password", "database", "socket", "port", "file", "group", "tls", "ca", "cert",
   "key", "connect_timeout", "max_payload", "no_schema" }

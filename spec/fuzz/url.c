@@ -1,7 +1,7 @@
 /*
-** Fuzzes database URLs. What parses can be written again from its parts and
-** parses to the same parts; what does not parse leaves nothing behind, and its
-** message never shows the password.
+** Fuzzes database URLs. A URL that parses can be written again from its parts and parses to the
+** same parts. One that does not parse leaves nothing behind, and its message never shows the
+** password.
 */
 #include "fuzz.h"
 

@@ -1,5 +1,6 @@
--- What dies or is stopped, and what becomes of its jobs: workers, zygote, keeper and host that
--- are killed; running jobs that are told, halted, and get SIGTERM and SIGKILL.
+-- Processes that die or are stopped, and the outcomes of their jobs: workers, zygote, keeper
+-- and host that are killed. Running jobs that are told, interrupted, and get SIGTERM and
+-- SIGKILL.
 
 local db = require "spec.support.db"
 local host = require "spec.support.host"

@@ -1,4 +1,4 @@
--- `work --drain`: what it waits for, what it leaves, and how a host ends.
+-- `work --drain`: the jobs it waits for, the jobs it leaves, and how a host ends.
 
 local core = require "nightshift.core"
 local db = require "spec.support.db"

@@ -1,5 +1,5 @@
--- What handlers do to their worker, their host and their neighbours: finalisers
--- that go wrong, floods, leaks, forks, and what is left behind in a process.
+-- Effects of handlers on their worker, their host and their neighbours: finalisers that go
+-- wrong, floods, leaks, forks, and changes left behind in a process.
 
 local host = require "spec.support.host"
 local nst = require "nst"

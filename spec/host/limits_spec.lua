@@ -1,4 +1,4 @@
--- What workers may do: memory, accounts, reserved workers, and hosts with hundreds of them.
+-- Limits of workers: memory, accounts, reserved workers, and hosts with hundreds of them.
 
 local host = require "spec.support.host"
 local nightshift = require "nightshift"

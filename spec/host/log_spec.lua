@@ -1,4 +1,4 @@
--- What a host writes: to a reader that is slow, or to none; when its database is slow.
+-- The output of a host: to a slow reader, or to none; when its database is slow.
 
 local core = require "nightshift.core"
 local db = require "spec.support.db"

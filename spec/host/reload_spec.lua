@@ -1,5 +1,5 @@
--- Which version of the scripts a host and its workers run, and what became of the last
--- reading of them.
+-- The version of the scripts that a host and its workers run, and the outcome of their last
+-- reading.
 
 local host = require "spec.support.host"
 local nightshift = require "nightshift"

@@ -1,5 +1,5 @@
--- What keeps a host from starting; how signals stop it, reload its scripts and pause it, at good
--- moments and at bad ones.
+-- Faults that keep a host from starting. How signals stop it, reload its scripts and pause it,
+-- at good moments and at bad ones.
 
 local db = require "spec.support.db"
 local host = require "spec.support.host"

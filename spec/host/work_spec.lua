@@ -1,6 +1,6 @@
--- Jobs through `nightshift work`: what handlers return, raise and ask for. What a handler leaves on
--- the session of job:db() is not there for the next job of its worker; and no transaction is begun
--- or ended but by db:transaction.
+-- Jobs through `nightshift work`: the values, errors and verdicts of handlers. Changes of a
+-- handler to the session of job:db() are not there for the next job of its worker. Only
+-- db:transaction begins or ends a transaction.
 
 local db = require "spec.support.db"
 local host = require "spec.support.host"

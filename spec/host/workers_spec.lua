@@ -1,6 +1,6 @@
--- Workers: they are replaced when they stop, die or leave, and what was sent to them is given
--- back and keeps its place. Ways for a worker to die, what the job's history says of each, and
--- that no process of a worker outlives it.
+-- Workers: they are replaced when they stop, die or leave; their tasks are given back and keep
+-- their places. Ways for a worker to die, the entry of each in the job's history, and that no
+-- process of a worker outlives it.
 
 local db = require "spec.support.db"
 local host = require "spec.support.host"

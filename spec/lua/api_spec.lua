@@ -1,5 +1,5 @@
--- The public handles against a real server: open, queue, push, claim, verbs. What a bad
--- value or a bad option gets is part of it. Transactions and listings have files of their own.
+-- The public handles against a real server: open, queue, push, claim, verbs. The answers to bad
+-- values and bad options are part of it. Transactions and listings have files of their own.
 
 local lab = require "spec.support.lab"
 local nightshift = require "nightshift"

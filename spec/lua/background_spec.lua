@@ -1,5 +1,5 @@
--- nightshift.background: the checks of a definition, its two handlers, and who waits for the
--- operation.
+-- nightshift.background: the checks of a definition, its two handlers, and jobs that wait for
+-- the operation.
 
 local background = require "nightshift.background"
 local db = require "spec.support.db"

@@ -1,5 +1,5 @@
--- The C module as it is: types in, types out, handles that survive any
--- treatment. What the verbs mean is the business of spec/core.
+-- The C module as it is: types in, types out, handles that survive any treatment. spec/core
+-- tests the meaning of the verbs.
 
 local core = require "nightshift.core"
 local server = require "spec.support.db"

@@ -1,4 +1,4 @@
--- db:lock and db:semaphore: who is let in, who waits, and who holds what when
+-- db:lock and db:semaphore: which caller is let in, which waits, and which slots are held when
 -- something goes wrong.
 
 local core = require "nightshift.core"

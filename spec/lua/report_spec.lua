@@ -1,4 +1,4 @@
--- Listings and counts: what they show, and that they read as many rows as they show.
+-- Listings and counts: their contents, and that they read as many rows as they show.
 
 local lab = require "spec.support.lab"
 local nightshift = require "nightshift"

@@ -1,4 +1,5 @@
--- db:transaction, tx:try and tx:ack: what is written together, and what undoes it.
+-- db:transaction, tx:try and tx:ack: which changes are written together, and which failures
+-- undo them.
 
 local host = require "spec.support.host"
 local lab = require "spec.support.lab"

@@ -1,10 +1,9 @@
--- Memory that runs out, at every allocation of every function of the module in
--- turn. Each way to call a function runs with its first, second, third …
--- allocation failing until none fails any more: in Lua's heap and in the C
--- heap, once or from there on. Whatever fails: an error about memory or nil,
--- message, NOMEM; no crash; nothing leaked; a handle that still works; and a
--- database that is as after the call or as before it. Run by `make test-oom`;
--- with NIGHTSHIFT_PART=2/6 the second of every six calls.
+-- Memory that runs out, at every allocation of every function of the module in turn. Each way
+-- to call a function runs with its first, second, third … allocation failing until none fails
+-- any more. It fails in Lua's heap and in the C heap, once or from there on. The result is an
+-- error about memory or nil, message, NOMEM. There is no crash and no leak; the handle still
+-- works; the database is as after the call or as before it. Run by `make test-oom`; with
+-- NIGHTSHIFT_PART=2/6 the second of every six calls.
 
 local core = require "nightshift.core"
 local heap = require "heap"

@@ -1,6 +1,6 @@
--- Values travel as parameters, never as SQL text; passwords stay where they were put. TLS to the
--- server, the environment that libmariadb reads, core dumps, and what compiler and linker were
--- asked for.
+-- Values travel as parameters, never as SQL text; passwords stay where they were put. TLS to
+-- the server, the environment that libmariadb reads, core dumps, and the flags of compiler and
+-- linker.
 
 local core = require "nightshift.core"
 local db = require "spec.support.db"

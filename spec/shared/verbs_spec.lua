@@ -1,6 +1,6 @@
--- nightshift.shared: every verb, in this process; what other sizes do, and what happens between
--- processes, is tried in programs of plain Lua. nightshift.mutex and nightshift.semaphore: in
--- one process, between a process and its children, and after a death.
+-- nightshift.shared: every verb, in this process; programs of plain Lua try other sizes and
+-- several processes. nightshift.mutex and nightshift.semaphore: in one process, between a
+-- process and its children, and after a death.
 
 local core = require "nightshift.core"
 local nightshift = require "nightshift"

@@ -1,5 +1,5 @@
--- What people do with an adopted table: they count its rows, say how fast it is worked on, look at
--- those that are dead, and run them again.
+-- Verbs of people on an adopted table: they count its rows, set its pace, look at dead rows,
+-- and run them again.
 
 local core = require "nightshift.core"
 local known = require "nightshift.source.known"

@@ -1,5 +1,5 @@
--- db:adopt: rows of existing tables as jobs. Who gets a row of each design, what a verdict leaves of
--- it, and what becomes of the rows of a claimant that dies.
+-- db:adopt: rows of existing tables as jobs. Which claimant gets a row of each design, the
+-- columns that a verdict writes, and the rows of a claimant that dies.
 
 local crew = require "spec.support.crew"
 local designs = require "spec.support.designs"

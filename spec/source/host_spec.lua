@@ -342,10 +342,10 @@ describe("a host with an adopted table", function()
   end)
 end)
 
--- Hosts on an adopted table beside the workers that were published with it, in their own SQL: no row
--- is done twice, none is lost, and none of their statements is refused because of us. Where there are
--- many of them the server refuses some (1213, a deadlock) without us as well: a claim of theirs locks
--- the index first and then the row, a reset the row and then the index.
+-- Hosts on an adopted table beside the workers that were published with it, in their own SQL.
+-- No row is done twice, none is lost, and none of their statements is refused because of us.
+-- Where there are many of them the server refuses some (1213, a deadlock) without us as well. A
+-- claim of theirs locks the index first and then the row, a reset the row and then the index.
 describe("a host beside published workers", function()
   local ROWS <const>, BLOCK <const> = 2000, 10
 

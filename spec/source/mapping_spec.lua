@@ -1,5 +1,5 @@
--- What a mapping may say: it is checked against the live table before anything is written, and what
--- it says of order, attempts, times and parents is what happens.
+-- Mappings: each is checked against the live table before anything is written, and its order,
+-- attempts, times and parents hold.
 
 local designs = require "spec.support.designs"
 local lab = require "spec.support.lab"

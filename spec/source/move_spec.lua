@@ -1,5 +1,5 @@
--- Rows that leave an adopted table: those that have ended are deleted or moved to another table,
--- and those that are open become jobs of another queue.
+-- Rows that leave an adopted table: ended ones are deleted or moved to another table, and open
+-- ones become jobs of another queue.
 
 local host = require "spec.support.host"
 local nightshift = require "nightshift"

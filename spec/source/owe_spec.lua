@@ -1,5 +1,5 @@
--- Jobs that stand for rows of adopted tables: what a row is owed by each road that a job may
--- take to a failure or to its end, once, and in the transaction that writes it.
+-- Jobs that stand for rows of adopted tables. Each road that a job may take to a failure or to
+-- its end leaves its row one debt, in the transaction that writes it.
 
 local db = require "spec.support.db"
 local host = require "spec.support.host"

@@ -1,5 +1,5 @@
--- Rows of adopted tables that are taken in as jobs: who gets one, what the row says of its job, and
--- what becomes of both when other programs change the row, lock it, or die.
+-- Rows of adopted tables that are taken in as jobs: which runner gets one, and the columns that
+-- tell of its job. And both when other programs change the row, lock it, or die.
 
 local host = require "spec.support.host"
 local nightshift = require "nightshift"

@@ -1,5 +1,5 @@
--- The statements that a mapping makes of an adopted table: each of those that were published, as
--- the server plans and runs it, and times in hours that are missing or come twice.
+-- The statements that a mapping makes of an adopted table. Each published one, as the server
+-- plans and runs it; and times in hours that are missing or come twice.
 
 local core = require "nightshift.core"
 local db = require "spec.support.db"

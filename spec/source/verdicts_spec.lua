@@ -1,5 +1,5 @@
--- Verdicts of programs on jobs that stand for rows of adopted tables: what the row says of them is
--- written in the transaction that settles the job, by as few statements as a batch of jobs needs.
+-- Verdicts of programs on jobs that stand for rows of adopted tables. The row is written in the
+-- transaction that settles the job, by as few statements as a batch of jobs needs.
 
 local db = require "spec.support.db"
 local nightshift = require "nightshift"

@@ -1,9 +1,9 @@
--- Output of busted for people and for CI: the plain dots, a line per slow
--- test and per slow file, what failed with its first lines once more (CI keeps
--- the end of long output), and as the last line "N passed, N failed, N skipped".
--- Nothing run is a failure. With NIGHTSHIFT_TIMES=FILE each spec file's seconds are
--- added to that file: what spec/support/shards.sh is balanced by. The two figures behind
--- them are the processor's seconds of the specs with their processes, and of the server.
+-- Output of busted for people and for CI: the plain dots, a line per slow test and per slow
+-- file. Then each failure with its first lines once more (CI keeps the end of long output). The
+-- last line is "N passed, N failed, N skipped". Nothing run is a failure. With
+-- NIGHTSHIFT_TIMES=FILE each spec file's seconds are added to that file; spec/support/shards.sh
+-- balances by them. The two figures behind them are the processor's seconds of the specs with
+-- their processes, and of the server.
 
 local SLOW, SLOW_FILE = 5, 10 -- seconds
 local LINES = 12 -- of a failure's message

@@ -1,7 +1,6 @@
---- MariaDB servers for specs. One server serves the whole run; it starts when
--- first asked for and dies with the run, however that ends. It has a folder of
--- its own and only a Unix socket. Specs that stop or kill a server make one of
--- their own with db.server().
+--- MariaDB servers for specs. One server serves the whole run; it starts when first asked for
+-- and dies with the run, however that ends. It has a folder of its own and only a Unix socket.
+-- Specs that stop or kill a server make one of their own with db.server().
 --
 --     local url = db.fresh()            -- new database with our tables
 --     db.sql("SELECT 1", "mysql")       -- as administrator

@@ -1,6 +1,6 @@
---- Designs of queues in a database: tables like those that were published, with other
--- lengths, defaults and keys, and how each is adopted. The published ones to the letter
--- are in spec/designs/remedies_spec.lua.
+--- Designs of queues in a database: tables like the published ones, with other lengths, defaults
+-- and keys, and how each is adopted. The published ones to the letter are in
+-- spec/designs/remedies_spec.lua.
 
 local nightshift = require "nightshift"
 

@@ -1,5 +1,5 @@
---- One database of the shared server for a spec file with tests that all use it: lab.handles(),
--- or lab.fresh() in setup and lab.open() where it is wanted.
+--- One database of the shared server for a spec file in which all tests use it: lab.handles().
+-- Or lab.fresh() in setup and lab.open() in the test.
 
 local busted = require "busted"
 

@@ -1,7 +1,7 @@
---- Processes for specs: start one, wait for what it prints, signal it, see how
--- it ended. Output goes to files, so a process never blocks on us. Whatever a
--- test leaves running is killed when the test ends, what setup and before_each
--- leave at the end of the file (spec/helper.lua); all die with the run.
+--- Processes for specs: start one, wait for its output, signal it, see how it ended. Output goes
+-- to files, so a process never blocks on us. Processes that a test leaves running are killed
+-- when the test ends, those of setup and before_each at the end of the file (spec/helper.lua).
+-- All die with the run.
 --
 --     local p = proc.start { "build/bin/nightshift", "work", file, env = { NIGHTSHIFT_URL = url } }
 --     p:wait_line "ready"

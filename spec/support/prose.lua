@@ -1,5 +1,5 @@
---- Comments and pages as sentences: where comments stand in a file of source, what their
--- sentences are, how many words each has. Code that is shown, tables and annotations are none.
+--- Comments and pages as sentences: where comments stand in a source file, their sentences, and
+-- the number of words of each. Code examples, tables and annotations are no sentences.
 
 local prose = {}
 
@@ -101,17 +101,21 @@ local function is_apart(line, in_item)
     or line:find "^ %l+: [%l%d_]+$"
 end
 
---- Calls `fn(line, sentence, words)` for the sentences of a text that begins in a line. Lines
--- indented by four columns are code, those with bars a table; an empty line and an item begin
--- anew. An annotation is no sentence, nor are the lines that it goes on in.
-function prose.sentences(text, line, fn)
+-- A line of a comment without its marks.
+local function unmarked(line) return (line:gsub("%*/$", ""):gsub("^%s*%*+", ""):gsub("^%-+", "")) end
+
+--- Calls `fn(line, sentence, words)` for the sentences of a text that begins in a line: of a
+-- comment, or of a page without its blocks of code. Lines indented by four columns are code, lines
+-- with bars a table; an empty line and an item begin anew. An annotation is no sentence, nor are the
+-- lines that it goes on in.
+function prose.sentences(text, line, fn, is_page)
   local words, in_item, annotated = {}, false, false
   local function flush()
     if #words > 0 then split(words, fn) end
     words, in_item, annotated = {}, false, false
   end
   for one in (text .. "\n"):gmatch "([^\n]*)\n" do
-    local bare = one:gsub("%*/$", ""):gsub("^%s*%*+", ""):gsub("^%-+", "")
+    local bare = is_page and one or unmarked(one)
     local apart, item = is_apart(bare, in_item), bare:find "^%s*[-*] " or bare:find "^%s*%d+%. "
     local annotation, heading = bare:find "^%s*@", bare:find "^#"
     if annotation or heading or not bare:find "%S" or not annotated and (apart or item) then flush() end

@@ -1,6 +1,6 @@
---- The tables of four published queues, as they were published to the letter, and a fifth that was
--- described: name, definition, how rows are added, the mapping as Lua text, which rows are done. And
--- such a table in a database of a test.
+--- The tables of four published queues, to the letter, and a fifth that was described. Each has
+-- its name, definition, a way to add rows, the mapping as Lua text, and the condition of done
+-- rows. And such a table in a database of a test.
 
 -- luacheck: no max line length
 

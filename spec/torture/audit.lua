@@ -1,8 +1,7 @@
---- The audit after a torture: does the history in the database agree with what
--- the programs wrote down while everything was breaking? Reads the journals of
--- a folder and the tables, and gives a list of findings; none means that every
--- promise held. What it cannot know it does not judge: a push without an
--- answer may have happened or not, but whole.
+--- The audit after a torture: does the history in the database agree with the programs'
+-- journals, written while everything was breaking? Reads the journals of a folder and the
+-- tables, and gives a list of findings; none means that every promise held. It does not judge
+-- facts that it cannot know: a push without an answer may have happened or not, but whole.
 --
 --     local audit = require "spec.torture.audit"
 --     local report = audit.run(db, folder)

@@ -1,5 +1,5 @@
--- The audit of a torture finds what is wrong: each kind of fault is planted
--- once, in a small world that is otherwise in order.
+-- The audit of a torture finds faults: each kind is planted once, in a small world that is
+-- otherwise in order.
 
 local audit = require "spec.torture.audit"
 local journal = require "spec.torture.journal"

@@ -1,6 +1,6 @@
---- All that take part in a torture: the server, hosts, claimers, pushers, the
--- meddler, the signaller, the pruner, and who reads the log of a host. Keeps them running:
--- who ends is started again under a new name, and an end that was not asked for is a finding.
+--- The programs of a torture: the server, hosts, claimers, pushers, the meddler, the signaller,
+-- the pruner, and the reader of a host's log. Keeps them running: a program that ends is
+-- started again under a new name, and an unexpected end is a finding.
 
 local nightshift = require "nightshift"
 local nst = require "nst"

@@ -1,5 +1,5 @@
---- What is looked at beside the journals: large old trees, the places of workers, the logs
--- of hosts. The audit and run.lua call them.
+--- The checks beside the journals: large old trees, the places of workers, the logs of hosts.
+-- The audit and run.lua call them.
 
 local nst = require "nst"
 local journal = require "spec.torture.journal"

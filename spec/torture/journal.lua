@@ -1,7 +1,6 @@
---- Append-only files that many processes write at once: what was tried, what
--- was acknowledged, what ran. A line is one write with O_APPEND, so lines never
--- mix and a writer that is killed leaves whole lines. Words are separated by
--- blanks and hold none; the second is the monotonic time.
+--- Append-only files that many processes write at once: attempts, acknowledgements, runs. A line
+-- is one write with O_APPEND, so lines never mix and a writer that is killed leaves whole
+-- lines. Words are separated by blanks and hold none; the second is the monotonic time.
 --
 -- Files: `pushes`, `runs`, `verbs`, `faults`; see the writers for their lines.
 

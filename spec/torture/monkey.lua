@@ -1,6 +1,6 @@
---- The monkey: what breaks, how often, and how. Each fault is written down with the members it
--- touches before it happens, so that the audit can tell an execution
--- that was repeated for a reason from one that was not.
+--- The monkey: which parts it breaks, how often, and how. Each fault is recorded with the
+-- members it touches before it happens. So the audit can tell an execution that was repeated
+-- for a reason from one that was not.
 
 local nightshift = require "nightshift"
 local nst = require "nst"

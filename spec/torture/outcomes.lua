@@ -1,6 +1,6 @@
---- What a job does when it runs, and the lines it leaves in `runs`. Shared by
--- the handlers (jobs.lua) and the embedded claimers (claimer.lua). What happens
--- follows from the seed, the job's tag and its run, nothing else.
+--- The work of a job when it runs, and the lines it leaves in `runs`. Shared by the handlers
+-- (jobs.lua) and the embedded claimers (claimer.lua). All of it follows from the seed, the
+-- job's tag and its run, nothing else.
 --
 --   start  TIME ID RUN PID WHO LAST OUTCOME   LAST: the last run that said again, as the state has it; 0: none
 --   spawn  TIME ID RUN CHILD TAG AFTER        AFTER: the job that the child waits for as well; 0: none
@@ -10,7 +10,7 @@
 --   holds  TIME ID RUN WHO                    it lasts until checks.lua has counted
 --   bad    TIME ID RUN text                   something the job saw and must not see
 --
--- What handlers push is in `pushes`, as pusher.lua writes it.
+-- Pushes of handlers are in `pushes`, in the form of pusher.lua.
 
 local nst = require "nst"
 local journal = require "spec.torture.journal"

@@ -1,7 +1,7 @@
 --- The programs of a torture beside its hosts: programs.lua ROLE ARGUMENT…
 --
--- They write what they do into journals of the folder and end when the file `stop` is
--- there, the signaller with `quiet`.
+-- They write their actions into journals of the folder and end when the file `stop` is there,
+-- the signaller with `quiet`.
 
 local nightshift = require "nightshift"
 local nst = require "nst"

@@ -1,10 +1,9 @@
 --- make torture SECONDS=120 [SEED=n] [FAULTS="worker server …"]
 --
--- Several hosts, programs that claim, programs that push, a meddler,
--- on a server of their own; everything is killed, frozen and restarted at
--- random for SECONDS. Then the faults stop, the jobs drain, and the audit says
--- whether every promise held. All choices follow from SEED. Exit status 1 when
--- anything was found; journals, logs and the server's data are kept then.
+-- Several hosts, programs that claim, programs that push, and a meddler, on a server of their
+-- own. All are killed, frozen and restarted at random for SECONDS. Then the faults stop, the
+-- jobs drain, and the audit says whether every promise held. All choices follow from SEED. Exit
+-- status 1 when anything was found; journals, logs and the server's data are kept then.
 --
 -- FAULTS limits the faults to groups of monkey.lua.
 

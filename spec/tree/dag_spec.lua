@@ -1,7 +1,7 @@
--- Random graphs of jobs with random ends: every job finishes, none starts before
--- what it waits for, and what is cancelled had a reason. With two hosts, of which
--- everything is killed at random, too, and the server: make test-dags SECONDS=600.
--- SEED=n repeats what a failure names.
+-- Random graphs of jobs with random ends: every job finishes, none starts before the jobs it
+-- waits for, and each cancelled job had a reason. With two hosts, where every process is killed
+-- at random, and the server, too: make test-dags SECONDS=600. SEED=n repeats the run that a
+-- failure names.
 
 local db = require "spec.support.db"
 local host = require "spec.support.host"

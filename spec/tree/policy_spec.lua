@@ -1,5 +1,5 @@
--- Who waits, and what for: every state of a parent, every way for its child to
--- end, every policy; and whole trees pushed as one.
+-- Waits: every state of a parent, every way for its child to end, every policy; and whole trees
+-- pushed as one.
 
 local db = require "spec.support.db"
 local host = require "spec.support.host"

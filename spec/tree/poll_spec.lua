@@ -1,4 +1,4 @@
--- Polling: its budgets, what it keeps, what it costs, how it ends; and phases without end.
+-- Polling: its budgets, its state, its cost, its end; and phases without end.
 
 local db = require "spec.support.db"
 local host = require "spec.support.host"

@@ -1,5 +1,5 @@
--- Priorities of live jobs, and aging: what lies below a saturated priority is claimed all the
--- same, within a number of claims that can be counted.
+-- Priorities of live jobs, and aging: jobs below a saturated priority are claimed all the same,
+-- within a number of claims that can be counted.
 
 local core = require "nightshift.core"
 local db = require "spec.support.db"

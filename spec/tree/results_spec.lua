@@ -1,4 +1,4 @@
--- What a job is told of its children, and of the jobs that it was pushed after.
+-- The results that a job gets of its children, and of the jobs that it was pushed after.
 
 local core = require "nightshift.core"
 local db = require "spec.support.db"

@@ -1,9 +1,7 @@
 /*
-** Checks of the host's parts that are pure functions: frames, rings, slots,
-** pacing, batches, names, lines, log lines; and the panes of core's looks below floors
-** and its pauses.
-** Prints one line per group; aborts at the first
-** check that fails.
+** Checks of the host's parts that are pure functions: frames, rings, slots, pacing, batches,
+** names, lines, log lines. And the windows of core's looks below floors and its pauses. Prints
+** one line per group; aborts at the first check that fails.
 */
 #include <assert.h>
 #include <signal.h>

@@ -1,10 +1,9 @@
 /*
-** Dying inside the shared dict. The dict is built with NS_CRASH, so it calls
-** ns_crash_here before and after each store where order matters. Every change
-** is tried once for each of these places: a child begins it and is killed
-** there; then the dict must be sound, its other keys untouched, and the change
-** done or not done, never half. The repair is killed everywhere as well.
-** Prints one line per group; aborts at the first check that fails.
+** Dying inside the shared dict. The dict is built with NS_CRASH, so it calls ns_crash_here
+** before and after each store where order matters. Every change is tried once for each of these
+** places: a child begins it and is killed there. Then the dict must be sound, its other keys
+** untouched, and the change done or not done, never half. The repair is killed everywhere as
+** well. Prints one line per group; aborts at the first check that fails.
 */
 #include <assert.h>
 #include <signal.h>

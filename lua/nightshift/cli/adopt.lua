@@ -36,8 +36,8 @@ local function load_file(what, file)
   return value[1] and value or { value }
 end
 
---- The tables of the files, with their mappings as JSON, and these as they were given. One that is
--- wrong, or a table that is named twice, ends the command.
+--- The tables of the files, with their mappings as JSON, and these as the files give them. A
+-- wrong mapping, or a table that is named twice, ends the command.
 ---@param what string the option, or command, as people write it
 ---@param files string[]
 ---@return {table: string, mapping: string}[]

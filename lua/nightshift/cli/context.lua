@@ -1,4 +1,4 @@
---- What every command shares: exit codes, connecting, reading arguments.
+--- The common parts of all commands: exit codes, connecting, reading arguments.
 --
 -- A command ends early by `context.fail`, which raises a table that the main
 -- function turns into one line on stderr and an exit code.
@@ -9,7 +9,7 @@ local options = require "nightshift.options"
 
 local context = {}
 
--- Exit codes; 69 and 78 are those of sysexits.
+-- Exit codes; 69 and 78 are from sysexits.
 context.FAILURE = 1
 context.USAGE = 2
 context.UNREACHABLE = 69
@@ -55,7 +55,7 @@ function context.must(value, message, code)
   return value, message
 end
 
---- One line on stderr, a NUL in it as "\0".
+--- Writes one line on stderr, a NUL in it as "\0".
 function context.complain(format, ...)
   io.stderr:write("nightshift: ", (format:format(...):gsub("%z", "\\0")), "\n")
 end
@@ -121,7 +121,7 @@ function context.checked(check, value, what)
   return clean
 end
 
---- The same for a name.
+--- Checks a name.
 ---@param what string
 ---@param text string
 ---@param max integer bytes
@@ -143,7 +143,7 @@ function context.mark_numbers(argv)
   return marked
 end
 
---- What argparse made of them, without the marks.
+--- The value that argparse made, without the marks.
 ---@generic T
 ---@param value T
 ---@return T

@@ -1,4 +1,5 @@
---- Command doctor: is everything as Nightshift needs it, and what to grant.
+--- Command doctor: checks that server, database and hosts are as Nightshift needs them; prints
+-- the grants of a role.
 
 local examination = require "nightshift.doctor"
 local context = require "nightshift.cli.context"
@@ -27,7 +28,7 @@ local function print_role(name, account)
   if grants[name].also then output.line("-- " .. grants[name].also) end
 end
 
---- Needs no server: the names are those of the client's current database.
+--- It needs no server: the names are of the client's current database.
 local function print_grants(role, user)
   output.line(("-- Nightshift %s: the least that each role needs; take the ones you want.")
     :format(nightshift._VERSION))

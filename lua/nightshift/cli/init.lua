@@ -16,7 +16,7 @@ for i, name in ipairs { "setup", "work", "reload", "adopt", "jobs", "tree", "que
   MODULES[i] = require("nightshift.cli." .. name)
 end
 
---- The parser of the command line, from which the manual pages are made, too.
+--- The parser of the command line; the manual pages are made from it, too.
 function cli.parser()
   if not found then
     context.fail(context.CONFIG, "the command line needs the Lua module argparse, which Lua 5.4 does not find:\n"

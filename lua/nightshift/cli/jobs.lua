@@ -270,10 +270,10 @@ local function each_id(ids, done, verb, more)
   return exit
 end
 
--- What a job says that meanwhile went on by itself.
+-- Codes of a job that went on by itself meanwhile.
 local MOVED_ON = { NOT_FOUND = true, STATE = true }
 
---- The verb on what a filter found; jobs that have moved on are not failures.
+--- Runs the verb on the jobs that a filter found; jobs that have moved on are not failures.
 local function each_match(ids, done, verb)
   local count, exit = 0, 0
   for _, id in ipairs(ids) do

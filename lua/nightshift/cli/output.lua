@@ -29,15 +29,15 @@ local function escape_rune(char)
   return ("\\u{%x}"):format(utf8.codepoint(char))
 end
 
--- What a terminal obeys or swallows although it is text: C1 controls, marks that
--- turn the direction, separators, tags, and characters without width.
+-- Characters that a terminal obeys or swallows: C1 controls, marks that turn the direction,
+-- separators, tags, and characters without width.
 local HIDDEN = {
   "\xC2[\x80-\x9F]", "\xD8\x9C", "\xE2\x80[\x8B-\x8F\xA8-\xAE]", "\xE2\x81[\xA0-\xAF]", "\xEF\xBB\xBF",
   "\xF3\xA0[\x80\x81][\x80-\xBF]",
 }
 
---- Text of a job for a terminal: newline and tab stay, other controls do not, nor
--- do invisible characters.
+--- Text of a job for a terminal: newline and tab stay; other controls and invisible characters
+-- are escaped.
 ---@param text any
 ---@return string
 function output.safe(text)
@@ -63,7 +63,7 @@ end
 --- A span of seconds: see units.lua.
 output.span = units.span
 
---- One value as a line of JSON, its instants as texts.
+--- Prints one value as a line of JSON, its instants as texts.
 function output.json(value)
   local text = assert(core.encode(units.texts(value), math.maxinteger))
   output.line(text)

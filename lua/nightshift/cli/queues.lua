@@ -63,14 +63,15 @@ local QUEUE_COLUMNS = {
   { title = "", get = function(row) return row.paused and "paused" or "" end },
 }
 
---- "4, 2 busy, 1 leaving": those that take jobs, that run one, that take no more.
+--- "4, 2 busy, 1 leaving": workers that take jobs, that run one, that take no more.
 local function workers_of(row)
   if not row.workers then return "" end
   local text = ("%d, %d busy"):format(row.workers, row.busy)
   return row.leaving > 0 and ("%s, %d leaving"):format(text, row.leaving) or text
 end
 
---- "1a2b3c4d", "1a2b3c4d, 2 old": what new jobs run, and how many workers run what was before.
+--- "1a2b3c4d", "1a2b3c4d, 2 old": the scripts of new jobs, and how many workers run earlier
+-- ones.
 local function scripts_of(row)
   if not row.scripts then return "" end
   return row.old_scripts and row.old_scripts > 0 and ("%s, %d old"):format(row.scripts, row.old_scripts) or row.scripts
@@ -94,7 +95,7 @@ local function holder_columns(now)
   }
 end
 
---- What a host's handlers have left to be written, when that takes long.
+--- A line about verdicts of a host that wait long to be written.
 local function unsettled_text(row)
   local late = row.unsettled
   return ("the database does not take %s of holder %d, the oldest for %s%s"):format(output.count(late.n, "verdict"),
@@ -112,7 +113,7 @@ local function slot_columns(now)
   }
 end
 
---- What was decided about an adopted table, or why nothing is known of it.
+--- The settings and troubles of an adopted table, or why its mapping is not understood.
 local function remarks(row)
   local list = {}
   if row.paused then list[#list + 1] = "paused" end
@@ -139,7 +140,7 @@ end
 
 local function joined(first, second) return table.move(second, 1, #second, #first + 1, first) end
 
---- What is shown of each row or job that runs.
+--- The columns of each running row or job.
 local function running_columns(now)
   local function ago(key)
     return function(row) return output.span(math.max(0, now - row[key])) end
@@ -273,7 +274,7 @@ local function set_paused(paused)
   end
 end
 
---- What is in no place, or in a wrong one, is looked at twice, half a minute apart.
+--- Mends jobs in no place, or in a wrong one: it looks twice, half a minute apart.
 local function mend(handle)
   local round = context.must(handle:mend(true))
   if round.seen == 0 then return 0 end

@@ -1,9 +1,9 @@
---- Command reload: has the hosts of this machine read their scripts again, and waits for how
--- that ends.
+--- Command reload: has the hosts of this machine read their scripts again, and waits for the
+-- outcome.
 --
--- HUP goes to each process that the database names as a host of this machine and that is
--- one. A host writes how a reading of its scripts has ended, and when it began, by the
--- clock of the machine: what began after the signal is what we asked for.
+-- HUP goes to each process that the database names as a host of this machine and that is one. A
+-- host writes the outcome of each reading, and when it began, by the clock of the machine. A
+-- reading that began after the signal is the one that we asked for.
 
 local context = require "nightshift.cli.context"
 local core = require "nightshift.core"
@@ -33,8 +33,8 @@ local function ask(handle)
   return rows, by_id
 end
 
---- Sends it to one; what became of it, if that is known at once, and nil for one that is
--- no more.
+--- Sends HUP to one host; its outcome, if that is known at once, and nil for a host that is
+-- gone.
 local function send(row, hup)
   local host = { id = row.id, host = row.host, pid = row.pid, was = row.scripts }
   host.asked = core.clock() * 1e6 // 1 - 1
@@ -50,7 +50,7 @@ local function send(row, hup)
   return host
 end
 
---- Has its reading ended? 'row' is what the database has of it now.
+--- Has its reading ended? 'row' is its present row in the database.
 local function look(host, row)
   if not row then
     host.outcome = "ended"

@@ -1,11 +1,11 @@
 --- Command run: one handler inline, in this process, for debugging.
 --
--- A handler gets what a host would give it. A wait for children runs those, one after the
--- other, and then the next phase with their results; the poll of a background handler is
--- run until it has ended, with its pauses. Nothing is retried: a child that fails is dead.
+-- A handler gets the same things as under a host. A wait for children runs them, one after the
+-- other, and then the next phase with their results. The poll of a background handler is run
+-- until it has ended, with its pauses. Nothing is retried: a child that fails is dead.
 --
--- The queue is not touched: the job is made up here, its verdicts are printed, and what it
--- waits for is run here too. `job:db()` opens the real database.
+-- The queue is not touched: the job is made up here, and its verdicts are printed. The jobs
+-- that it waits for are run here, too. `job:db()` opens the real database.
 
 local context = require "nightshift.cli.context"
 local core = require "nightshift.core"
@@ -85,7 +85,7 @@ local function ids_of(ids)
   return rows
 end
 
---- What became of jobs that ran before, as rows of the statement edge_followed.
+--- The outcomes of jobs that ran before, as rows of the statement edge_followed.
 local function ends_of(self, ids)
   local rows = {}
   for i, id in ipairs(ids) do rows[i] = self.ended[id] or { id = id, outcome = "gone" } end
@@ -127,7 +127,7 @@ local function backend_of(self)
   return backend
 end
 
---- One run: its verdict.
+--- Makes one run; returns its verdict.
 local function run_once(self, task)
   local handler = self.functions[task.name]
   local made = job.new(fields_of(task), self.backend)
@@ -144,7 +144,7 @@ local function run_once(self, task)
   return { kind = "ack", result = result, children = made._children }
 end
 
---- The verdict as one line: its word and what goes with it.
+--- The verdict as one line: its word and its values.
 local function verdict_line(verdict)
   if verdict.kind == "ack" then
     return verdict.result == nil and "ack" or "ack " .. as_json(verdict.result, "result")
@@ -206,7 +206,7 @@ local function poll_again(task, verdict)
   core.sleep((task.due - at) / 1000000)
 end
 
---- What a wait was for has come: the next phase begins; or it has not, or the job is dead.
+--- Begins the next phase when the wait is over; or it goes on, or the job is dead.
 local function next_phase(self, task, verdict)
   if task.phase >= PHASES then return dead("too many phases", "it has waited 100 times") end
   if verdict.signal then
@@ -230,7 +230,7 @@ local function finish_poll(self, task, verdict)
   end
 end
 
---- Runs a task until it has ended, or waits for what does not come here.
+--- Runs a task until it has ended, or waits for something that does not come here.
 ---@return table outcome, and result (JSON), reason, error
 function finish(self, task)
   self.tasks[task.id] = task
@@ -300,7 +300,7 @@ local CHILD = {
 
 local function json_text(value) return (core.encode(value, nil, "result")) end
 
---- What --results says, as rows of the statement edge_results.
+--- The value of --results, as rows of the statement edge_results.
 local function results_of(text)
   if not text then return {} end
   local list, rows = context.json(text, "--results"), {}

@@ -42,7 +42,7 @@ local function print_statement(statement)
   end
 end
 
--- As our own sessions have it.
+-- The session's settings, as in our own sessions.
 local SESSION <const> = "SET NAMES utf8mb4 COLLATE utf8mb4_general_ci,"
   .. " sql_mode = 'STRICT_TRANS_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION';"
 
@@ -105,7 +105,7 @@ function commands.prune(args)
   output.line("deleted " .. output.count(deleted, "job"))
 end
 
---- Fills in what a server says of itself; why it says nothing goes to `error`.
+--- Fills in the server's facts; a reason for having none goes to `error`.
 local function ask_server(args, facts)
   local handle, message, code = nightshift.open { url = args.url, no_schema = true }
   if not handle then

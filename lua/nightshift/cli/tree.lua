@@ -1,4 +1,4 @@
---- Commands on a job and all below it, and how such a tree is read and drawn.
+--- Commands on a job and all jobs below it, and how such a tree is read and drawn.
 
 local context = require "nightshift.cli.context"
 local core = require "nightshift.core"
@@ -89,8 +89,8 @@ function tree.live_children(db, id)
   return live
 end
 
---- Reads a tree: {id, name, state, paused, progress, status, reason, error,
--- children = {…}, more = {done = 9980, …} of those that are left out}.
+--- Reads a tree: {id, name, state, paused, progress, status, reason, error, children = {…}, more
+-- = {done = 9980, …} counts the children left out}.
 ---@param handle userdata core handle
 ---@param id integer
 ---@param limit integer children of one job
@@ -137,7 +137,7 @@ end
 
 -- ------------------------------------------------------------------- drawing
 
--- Is what we write to read as UTF-8? The locale's variables in their order.
+-- Is our output read as UTF-8? The locale's variables in their order.
 local function is_utf8()
   for _, name in ipairs { "LC_ALL", "LC_CTYPE", "LANG" } do
     local value = os.getenv(name)
@@ -228,8 +228,8 @@ local COUNTED = {
   retried = function(p) return p.dead + p.cancelled end,
 }
 
---- `done` is what is said of the jobs, "cancelled"; `verb` gets an id and gives how
--- many there were. What cannot be taken back wants --yes.
+--- `done` is the word for the jobs, "cancelled"; `verb` gets an id and gives how many there
+-- were. A verb that cannot be undone wants --yes.
 function tree.each(db, ids, done, yes, verb)
   local exit = 0
   if COUNTED[done] and not yes then
@@ -249,7 +249,7 @@ function tree.each(db, ids, done, yes, verb)
   return exit
 end
 
---- One verb on one job, or on its tree.
+--- Runs one verb on one job, or on its tree.
 local function on_one(args, done, verb)
   local db <close> = context.connect(args)
   local opts = { tree = args.tree }

@@ -104,7 +104,7 @@ function work.parse_only(text)
   return names
 end
 
--- One queue after the other leaves nothing to share.
+-- Refuses shares with --strict: one queue after the other leaves nothing to share.
 local function check_strict(args, queues)
   if not args.strict then return end
   if not queues then
@@ -138,11 +138,11 @@ local function check_count(n, option)
   return n
 end
 
-local SOON = "60s" -- what a drain waits for
+local SOON = "60s" -- a drain waits for jobs due so soon
 
-local LOOKS = 3 -- at hosts, of which one may be about to end; a quarter of a second apart
+local LOOKS = 3 -- at hosts, a quarter of a second apart: one may be about to end
 
---- Is there a host of this database on this machine, whether it minds other hosts or not?
+--- Is there a host of this database on this machine, with --single or without?
 local function has_host(db)
   local file <close> = io.open "/proc/sys/kernel/random/boot_id"
   local boot = file and file:read "l" or "?"
@@ -153,8 +153,8 @@ local function has_host(db)
   return true
 end
 
---- With --single: has another host of this machine been faster? Of those that start at
--- once one has the name of the place, which is the same however the database is named.
+--- With --single: has another host of this machine been faster? Of hosts that start at once one
+-- gets the name of the place, which is the same however the database is named.
 local function is_second(host, args)
   if not args.single then return false end
   local db <close> = context.connect(args)

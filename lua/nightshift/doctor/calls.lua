@@ -1,5 +1,5 @@
---- Checks of what this account can do: write, call the procedures, ring, hold named locks.
--- A check is a function of this table by its name; nightshift.doctor says what it returns.
+--- Checks of this account's rights: to write, call the procedures, ring, hold named locks. A
+-- check is a function of this table by its name; nightshift.doctor has the form of its results.
 
 local core = require "nightshift.core"
 local doctor = require "nightshift.doctor"
@@ -12,7 +12,7 @@ local NOT_LOOKED_AT, STALLED = doctor.NOT_LOOKED_AT, doctor.STALLED
 
 local checks = {}
 
--- What a session that writes is at, as the server says it, and what keeps it there.
+-- States of a session that writes, in the server's words, and the cause that stops it.
 local STALLS = {
   { "backup lock", "FLUSH TABLES WITH READ LOCK, or a backup that blocks commits, keeps all writes back",
     "as an administrator find who holds it (SHOW PROCESSLIST: a backup, or a session that sleeps), and end it" },
@@ -23,7 +23,7 @@ local STALLS = {
 }
 local DISK = "look at the server's disk, full, slow or lost (df, iostat), and at its error log"
 
---- Why a write does not come back, from what its session is at; and what to do.
+--- Why a write does not come back, from its session's state; and what to do.
 local function stalled(state)
   for _, stall in ipairs(STALLS) do
     if state:find(stall[1], 1, true) then return ("%s ('%s')"):format(stall[2], state), stall[3] end
@@ -34,8 +34,8 @@ end
 local LOOK_AFTER = 1 -- s of a write, and
 local LOOK_EVERY = 0.3
 
---- A hook that looks at a session while ours waits for it. Gives in `seen.state` what it is
--- at most of the time: a wait for a lock is one of many short ones.
+--- A hook that looks at a session while ours waits for it. `seen.state` gets its state at most
+-- looks: a wait for a lock is one of many short ones.
 local function looker(seen, thread)
   local count, at = { [""] = 0 }, core.clock() + LOOK_AFTER
   seen.state = ""
@@ -61,7 +61,7 @@ local function write(seen)
   debug.sethook()
   local took = core.clock() - before
   if rows then return took end
-  if seen.mute then error(seen.mute, 0) end -- what is read is not answered either
+  if seen.mute then error(seen.mute, 0) end -- reads are not answered either
   if code == "GONE" then ask(seen, "doctor_end_session", thread) end
   return took, message, code
 end
@@ -91,8 +91,8 @@ end
 
 local PROCEDURES = { "listen", "nudge", "push", "ring", "signal" }
 
---- Calls each procedure to no effect. `absent`: those that are not there, as far
--- as the server tells; `orphaned`: those with a definer that is gone.
+--- Calls each procedure to no effect. `absent`: procedures that are not there, as far as the
+-- server tells; `orphaned`: procedures with a definer that is gone.
 local function call_all(seen)
   local absent, orphaned, there = {}, {}, 0
   for _, short in ipairs(PROCEDURES) do
@@ -128,7 +128,7 @@ function checks.procedures(seen)
   return "ok", ("%d of %d may be called"):format(there, #PROCEDURES)
 end
 
---- What a role lacks, in words: a list without repetitions.
+--- The missing rights of a role, in words: a list without repetitions.
 local function lacks(seen, role, callable)
   local missing, known = {}, {}
   local function add(text)

@@ -1,14 +1,14 @@
---- What a database user needs for what it does: the least that works.
+--- The rights that a database user needs: the least that works.
 --
--- One table: a role, the statements of sql/query that it runs, and what they
--- ask of the server. spec/security/grants_spec.lua gives users exactly this
--- and shows that each of it is needed; who changes a statement changes this.
+-- One table: a role, the statements of sql/query that it runs, and the rights that they need.
+-- spec/security/grants_spec.lua gives users exactly these rights and shows that each is needed;
+-- a change to a statement changes this.
 
 local grants = {}
 
---- A role: `name`, `does` (for people), `tables` {name, privileges}, `routines`,
--- `also` (for people: what tables of theirs ask for), `runs` (tells whether a statement
--- of sql/query is one of its own).
+--- A role: `name`, `does` (for people), `tables` {name, privileges}, `routines`, `also` (for
+-- people: rights on tables of their own). `runs` tells whether a statement of sql/query is one
+-- of its own.
 local ROLES = {
   {
     name = "caller",
@@ -114,8 +114,8 @@ local PUSHER = set [[edge_circle edge_circle_wait edge_ended edge_lock edge_more
   listen_ring queue_add queue_find server_now signal_call signal_limit signal_live]]
 local DASHBOARD = set [[admin_info admin_info_finished handle_schema queue_find queue_list server_now source_columns
   source_find source_jobs source_list]]
--- Accounts need none of these: verbs from outside and this doctor's own. What an adopted table asks
--- for is a worker's, but the table is not ours to give rights on.
+-- Accounts need none of these: verbs from outside and this doctor's own. A worker needs rights
+-- on adopted tables, but those tables are not ours to give rights on.
 local OTHERS = { "^admin_", "^doctor_", "^prune_", "^report_" }
 
 local RUNS = {

@@ -1,10 +1,9 @@
---- `nightshift doctor`: the checks, in the order in which they are printed, and what they look
--- with: statements for which a refusal is a finding, and what is said where nothing can be looked at.
+--- `nightshift doctor`: the checks, in the order in which they are printed. And their common
+-- parts: statements for which a refusal is a finding, and the words for an impossible look.
 --
--- A check looks at one thing and returns "ok", "warn" or "fail", what it found,
--- and, unless all is well, what to do. It changes nothing in the database (the row of
--- 'write' is gone when it is committed) and never shows a password, a payload or another
--- session's query.
+-- A check looks at one thing and returns "ok", "warn" or "fail", what it found, and, unless all
+-- is well, what to do. It changes nothing in the database: the row of 'write' is gone when it
+-- is committed. It never shows a password, a payload or another session's query.
 
 local units = require "nightshift.units"
 
@@ -16,8 +15,8 @@ function doctor.is_read_only(message)
   return message:find("(1290)", 1, true) ~= nil and message:find "read.only" ~= nil
 end
 
---- Rows of a statement, or nil: this user may not ask, or the server knows no
--- such thing, or takes no writing. Other trouble ends the examination.
+--- Rows of a statement, or nil: this user may not ask, or the server knows no such thing, or
+-- takes no writing. Other trouble ends the examination.
 function doctor.ask(seen, statement, ...)
   local rows, message, code = seen.handle:execute("@" .. statement, ...)
   if rows or code == "DENIED" or code == "SQL" or code == "SCHEMA" or code == "BUSY"
@@ -27,7 +26,7 @@ function doctor.ask(seen, statement, ...)
   error({ message = message, code = code }, 0)
 end
 
---- The same where a check can say nothing without: it ends, and tells why.
+--- The same for a check that needs the rows: without them it ends, and tells why.
 function doctor.need(seen, statement, ...)
   local rows, message = doctor.ask(seen, statement, ...)
   return rows and (rows[1] or error({ skip = statement .. " gives no row" }, 0)) or error({ skip = message }, 0)
@@ -63,7 +62,7 @@ doctor.STALLED = "not tried: no write comes through"
 -- The files of this folder with checks; they look with what stands above.
 local GROUPS = { "server", "tables", "calls", "jobs" }
 
--- A later check may look at what an earlier one has left in 'seen'.
+-- A later check may use the values that an earlier one has left in 'seen'.
 local ORDER = {
   "server", "connection", "clock", "isolation", "settings", "durability", "binlog", "writable",
   "schema", "tables", "write", "ids", "procedures", "grants", "ring", "locks", "plans", "timeouts",
@@ -78,7 +77,7 @@ local function check_of(name)
   end
 end
 
---- What several checks look at.
+--- Collects the facts that several checks use.
 local function look(handle)
   local seen = { handle = handle }
   seen.server = doctor.need(seen, "doctor_server")
@@ -88,7 +87,7 @@ local function look(handle)
   return seen
 end
 
--- What to do when there is no connection, by code.
+-- Advice when there is no connection, by code.
 local ADVICE = {
   GONE = "start the server, or mend host, port or socket in the URL",
   DENIED = "mend user, password or tls in the URL, or the grants",
@@ -96,7 +95,7 @@ local ADVICE = {
   SERVER = "connect to one MariaDB of 10.6 or later; to fail over, give it a semi-synchronous replica",
 }
 
--- Whatever its code: what the server says, and what to do.
+-- Advice by a part of the server's message, for any code.
 local TROUBLES = {
   ["not answer"] = "it is there, but frozen or overloaded: see whether its process is stopped and whether its machine "
     .. "swaps or waits for a disk, read its error log, then restart it",
@@ -112,7 +111,7 @@ local function refused(message, code)
   return { name = "server", level = "fail", found = message, advice = advice }
 end
 
---- Runs one. What the server keeps it from looking at is a finding, too.
+--- Runs one check. A look that the server refuses is a finding, too.
 local function examine(name, seen)
   local ok, level, found, advice = pcall(check_of(name), seen)
   if ok then return { name = name, level = level, found = found, advice = advice } end

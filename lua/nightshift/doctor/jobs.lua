@@ -1,5 +1,6 @@
---- Checks of jobs and of those who work them off: handlers, holders, scripts, lost jobs, adopted tables.
--- A check is a function of this table by its name; nightshift.doctor says what it returns.
+--- Checks of jobs, and of hosts and holders: handlers, holders, scripts, lost jobs, adopted
+-- tables. A check is a function of this table by its name; nightshift.doctor has the form of
+-- its results.
 
 local core = require "nightshift.core"
 local doctor = require "nightshift.doctor"
@@ -84,7 +85,7 @@ function checks.scripts(seen)
   return "ok", ("%d host%s, of scripts %s"):format(#alive, #alive > 1 and "s" or "", table.concat(hashes, ", "))
 end
 
-local LOOK_AGAIN = 0.5 -- s: what moves is somewhere by then
+local LOOK_AGAIN = 0.5 -- s: a moving job is in its place by then
 
 function checks.lost(seen)
   if seen.calls_only then return "ok", CALLS_ONLY end

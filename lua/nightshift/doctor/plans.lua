@@ -83,7 +83,7 @@ plans.hot = {
   { "prune_siblings", 100, 0, 0, 0, 10 },
 }
 
---- A statement of sql/query as EXPLAIN takes it: marks filled in, what EXPLAIN
+--- A statement of sql/query in a form that EXPLAIN takes: marks filled in, parts that EXPLAIN
 -- does not know left out.
 ---@param name string
 ---@param ranges string? the condition of a claim; default: two lanes

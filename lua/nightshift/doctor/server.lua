@@ -1,5 +1,5 @@
---- Checks of the server and of the way to it: what it is, its clock, its settings, its limits.
--- A check is a function of this table by its name; nightshift.doctor says what it returns.
+--- Checks of the server and of the way to it: version, clock, settings, limits. A check is a
+-- function of this table by its name; nightshift.doctor has the form of its results.
 
 local core = require "nightshift.core"
 local doctor = require "nightshift.doctor"
@@ -49,8 +49,9 @@ function checks.isolation(seen)
     "something between here and the server changes sessions: connect without it"
 end
 
---- What a server may set for all sessions, and ours set back: a pattern of what is well,
--- and what it does to those who call the procedures by themselves.
+--- Settings that a server may have for all sessions, and our sessions set back. Each has a
+-- pattern of good values, and the effect of others on sessions that call the procedures by
+-- themselves.
 local SETTINGS = {
   { "completion_type", "^NO_CHAIN$", "what follows a COMMIT is in a transaction that nobody commits" },
   { "sql_select_limit", "^%d%d%d%d%d%d%d%d%d%d+$", "results are cut" },
@@ -81,7 +82,7 @@ function checks.settings(seen)
     return "warn", ("max_session_mem_used=%d: statements over it are refused, and tried again"):format(memory),
       "set it to 256M or more, or take it out of my.cnf"
   end
-  -- what it may do to a session is anything; the usual one is SET NAMES of another character set
+  -- it may do anything to a session; the usual one is SET NAMES of another character set
   local first = g.init_connect or ""
   if first ~= "" then
     wrong[#wrong + 1] = ("init_connect=%s (each new session of an account without SUPER begins with it)"):format(first)

@@ -1,5 +1,6 @@
---- Checks of what `nightshift init` made: tables, views, the sequence of ids, plans of hot statements.
--- A check is a function of this table by its name; nightshift.doctor says what it returns.
+--- Checks of the schema that `nightshift init` made: tables, views, the sequence of ids, plans
+-- of hot statements. A check is a function of this table by its name; nightshift.doctor has the
+-- form of its results.
 
 local core = require "nightshift.core"
 local doctor = require "nightshift.doctor"
@@ -34,7 +35,7 @@ function checks.schema(seen)
   return "ok", "version " .. version
 end
 
---- What the schema makes: name = its engine; false for what has none.
+--- The things that the schema makes: name = its engine; false for a thing without one.
 local function expected_tables()
   local expected = {}
   for _, statement in ipairs(core.schema()) do
@@ -46,8 +47,8 @@ local function expected_tables()
   return expected
 end
 
---- Those that are not there for sure: information_schema hides what this account may not see, but
--- the error of a statement tells which it is.
+--- Tables that are certainly missing: information_schema hides tables that this account may not
+-- see, but the error of a statement tells which it is.
 local function missing_tables(seen, expected, shown)
   local missing, names = {}, {}
   for _, name in ipairs(core.statements()) do
@@ -106,7 +107,7 @@ end
 local LAST_BLOCK = math.maxinteger // 100 -- ids come in blocks of 100
 local FAR_BLOCK = 1000000000000000 -- a thousand blocks a second for 30,000 years
 
---- The statement that takes the sequence back, behind what is in use.
+--- The statement that takes the sequence back, behind the ids in use.
 local function restart(seen)
   local most = FAR_BLOCK * 100
   local rows = ask(seen, "doctor_ids_used", most, most, most, most)
@@ -130,7 +131,7 @@ end
 local BIG = { nightshift_job = true, nightshift_ready = true, nightshift_scheduled = true, nightshift_finished = true }
 local FEW = 1000 -- rows that may well be scanned
 
---- What is wrong with a plan: nil, or the table that is read whole.
+--- The fault of a plan: nil, or the table that is read whole.
 local function scanned(rows)
   for _, row in ipairs(rows) do
     local name = row.table or ""

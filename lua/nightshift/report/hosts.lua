@@ -11,7 +11,8 @@ local hosts = {}
 -- A host claims only names that it has handlers for, so ready jobs of other names stay ready. A
 -- name served by a host that ended within a minute still counts as known: a deploy may be under way.
 
--- Rows; those behind are not seen. Who looks time and again looks at fewer.
+-- Rows that are read; rows behind them are not seen. A caller that looks time and again reads
+-- fewer.
 local LOOKED_AT, GLANCED_AT = 200000, 20000
 
 --- Jobs of other names, ready or due soon, in queues that are not paused.
@@ -33,7 +34,7 @@ function hosts.left(handle, known, queues, within, most)
   return rows, message, code
 end
 
---- The names of all hosts; nil when one of them has more than it tells, or none lives.
+--- The names of all hosts; nil when one of them has more names than it shows, or none lives.
 local function known_by(rows)
   local names, lives = {}, false
   for _, row in ipairs(rows) do
@@ -84,16 +85,16 @@ end
 
 -- ------------------------------------------------------------ verdicts to be written
 
--- The handler has ended, and the database does not take what became of the job. A host that cannot
--- write tells of verdicts that have waited for a second by the text of a statement, in a session of
--- its own: see src/core/holder/holder.c. Who may not see the host's sessions is told of none.
--- Between two such statements there is a moment without any; so while a host's session waits for the
--- server it is looked at again.
+-- The handler has ended, and the database does not take what became of the job. A host that
+-- cannot write shows verdicts that have waited for a second. They are in the text of a
+-- statement, in a session of its own: see src/core/holder/holder.c. Who may not see the host's
+-- sessions is told of none. Between two such statements there is a moment without any; so while
+-- a host's session waits for the server it is looked at again.
 
 local LOOKS = 3
 local PAUSE = 0.03 -- seconds between two
 
---- What one session tells; nil when that is cut, or nothing of ours.
+--- The verdicts that one session shows; nil when its text is cut, or not ours.
 local function parse(text, lasted)
   local json = text:match "nightshift owes (.*) %*/"
   local told = json and core.decode(json)
@@ -126,8 +127,8 @@ local function look(handle)
   return found, waits
 end
 
---- Holders by id, of those that owe verdicts for more than a second: {n, oldest (µs), by_job =
--- {[id] = {run, waited (µs)}}, server = what the server says that the holder waits for}.
+--- Holders by id that have owed verdicts for more than a second: {n, oldest (µs), by_job = {[id]
+-- = {run, waited (µs)}}, server}. server: the server's state of the holder's wait.
 ---@param handle userdata core handle
 ---@param holder integer? only this one matters
 ---@return table<integer, table>? found

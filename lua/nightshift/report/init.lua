@@ -1,4 +1,4 @@
---- What people look at: listings of jobs and counts of queues, read-only.
+--- Reports for people: listings of jobs and counts of queues, read-only.
 --
 -- The statements are in sql/query/report.sql; this file picks one and shapes
 -- its rows.
@@ -10,10 +10,10 @@ local units = require "nightshift.units"
 
 local report = {}
 
-local LOOK = 20000 -- jobs that a listing looks at where no key leads to what is sought
+local LOOK = 20000 -- jobs that a listing looks at when no key leads to the wanted ones
 local EVERY = math.maxinteger
 
---- What db:jobs accepts.
+--- The filter of db:jobs.
 report.FILTER = {
   state = options.one_of("scheduled", "ready", "running", "waiting", "done", "dead", "cancelled"),
   queue = options.typed "string",
@@ -36,7 +36,7 @@ local function and_then(handle, rows, limit, statement, ...)
   return table.move(more, 1, #more, #rows + 1, rows)
 end
 
--- First those in ready, then those that are due and were not yet moved there.
+-- First jobs in ready, then due jobs that were not yet moved there.
 function listings.ready(handle, queue, name, limit)
   local first, behind = 0, 0x7FFFFFFF
   if queue ~= core.null then first, behind = queue, queue + 1 end
@@ -50,7 +50,7 @@ function listings.scheduled(handle, queue, name, limit)
 end
 
 -- A batch names its jobs until the last is settled, so many claims may be of jobs that have
--- gone on; then all are looked at.
+-- gone on. Then all are looked at.
 function listings.running(handle, queue, name, limit)
   local rows, message, code
   for _, look in ipairs { math.max(limit, LOOK), EVERY } do
@@ -60,7 +60,7 @@ function listings.running(handle, queue, name, limit)
   return rows, message, code
 end
 
--- First those that wait for other jobs, then those that wait for a signal.
+-- First jobs that wait for other jobs, then jobs that wait for a signal.
 function listings.waiting(handle, queue, name, limit)
   local rows, message, code = handle:execute("@report_jobs_waiting", queue, queue, name, name, limit,
     queue, queue, name, name, limit, limit)
@@ -81,8 +81,8 @@ end
 
 local ENDED = { done = true, dead = true, cancelled = true }
 
---- Where pages of live and of ended jobs end that have LOOK of them, or all that are left:
--- ids, 0 for all; of those that a state is not of, nil.
+--- The ends of pages with LOOK live and LOOK ended jobs, or all that are left: ids, 0 for all.
+-- nil for jobs that cannot have the state.
 local function page_ends(handle, state, after)
   local rows, message, code = handle:execute("@report_jobs_from", after, LOOK - 1, after, LOOK - 1)
   if not rows then return nil, message, code end
@@ -109,8 +109,8 @@ local function page(handle, ends, queue, filter, after, limit)
   return list, down > 0 and { after = down, looked = LOOK } or nil
 end
 
---- Lists jobs; a queue that does not exist has none. What no key leads to is looked for by
--- id where there are many jobs: then the second value says how to go on.
+--- Lists jobs; a queue that does not exist has none. Where no key leads to the wanted jobs they
+-- are looked for by id. If there are many, the second value says how to go on.
 ---@param handle userdata core handle
 ---@param filter nightshift.JobFilter checked
 ---@return table[]? rows
@@ -144,9 +144,9 @@ end
 -- may have more. That bounds the time of all counts together, whatever the tables hold.
 
 local MOST = 1000
-local LOOKED = 4000 -- rows that a statement looks at which no key leads to a queue's own
+local LOOKED = 4000 -- rows that a statement reads when no key leads to a queue's own
 
---- What is being counted: rows of queues by id, the server's clock, and the states for which
+--- The state of a count: rows of queues by id, the server's clock, and the states for which
 -- statements have stopped early.
 ---@class nightshift.Tally
 ---@field handle userdata core handle
@@ -176,7 +176,7 @@ local function add(tally, state, rows)
   if looked >= LOOKED then tally.cut[state] = true end
 end
 
---- Those in ready, and those that are due and not yet moved there.
+--- Adds jobs in ready, and due jobs that are not yet moved there.
 local function add_ready(tally)
   local rows, lanes = ask(tally, "ready", MOST), nil
   for _, row in ipairs(rows) do
@@ -191,7 +191,7 @@ local function add_ready(tally)
   add(tally, "ready", ask(tally, "due", LOOKED))
 end
 
---- Those due later, and those that wait: for jobs, or for a signal. Waits for a signal
+--- Adds jobs due later, and jobs that wait: for jobs, or for a signal. Waits for a signal
 -- without a deadline are the last rows of scheduled.
 local function add_scheduled_and_waiting(tally)
   local rows = ask(tally, "scheduled", LOOKED)
@@ -204,7 +204,7 @@ end
 
 local STATES = { "ready", "scheduled", "running", "waiting", "dead" }
 
---- Counts go no further than MOST; what goes further, or may, is approximate.
+--- Counts go no further than MOST; a larger or an unfinished count is approximate.
 local function bound(tally, row)
   for _, state in ipairs(STATES) do
     if tally.cut[state] or row[state] > MOST then
@@ -215,8 +215,8 @@ local function bound(tally, row)
   end
 end
 
---- Rows of all queues by name: name, paused, counts per state, `oldest` (seconds the
--- oldest ready job has waited), `next` (seconds to the next due one).
+--- Rows of all queues by name: name, paused, counts per state, `oldest` and `next`. oldest:
+-- seconds that the oldest ready job has waited; next: seconds to the next due one.
 ---@param handle userdata core handle
 ---@param now integer the server's clock, µs
 ---@return table[]? rows

@@ -1,12 +1,11 @@
 --- Why a job is not running: one sentence, and the facts behind it.
 --
--- The facts are collected from the most telling on: how the job ended, who has
--- it, which pause holds it, which job it waits for, when it is due, and at last who
--- could run it. A job that waits for another leads on to that one, up to DEPTH
--- steps, for the cause is often there. Each fact is a table with its `kind` and
--- `says`, what the sentence says of the job. Everything is read without locks, in
--- several statements; a job that moves on meanwhile is looked at again. The
--- statements are in sql/query/report.sql.
+-- The facts are collected from the most telling on: how the job ended, its holder, the pause
+-- that holds it. Then the job that it waits for, when it is due, and at last which hosts could
+-- run it. A job that waits for another leads on to that one, up to DEPTH steps, for the cause
+-- is often there. Each fact is a table with its `kind` and `says`, its part of the sentence.
+-- Everything is read without locks, in several statements; a job that moves on meanwhile is
+-- looked at again. The statements are in sql/query/report.sql.
 
 local core = require "nightshift.core"
 local hosts = require "nightshift.report.hosts"
@@ -29,7 +28,7 @@ local FOR_EVER = 86400000000 * 365 * 50 -- µs; a wait without a deadline is a c
 local LOST_TOGETHER = 2 -- losses, then a job is claimed alone
 local TRIES = 5 -- while the job moves on
 
--- What a function gives when the job has moved on since its row was read.
+-- The value of a function when the job has moved on since its row was read.
 local MOVED = {}
 
 --- The rows of a statement of ours; trouble ends the whole question.
@@ -161,7 +160,7 @@ end
 
 local look
 
--- What is worth following among several: the least likely to move by itself.
+-- Which of several facts to follow: the least likely to move by itself.
 local WEIGHT = { paused = 5, waits = 5, waits_children = 5, waits_signal = 5, no_handler = 4, no_host = 4, lost = 4,
   queue_paused = 4, quiet = 3, scheduled = 2, retry = 2, poll = 2, busy = 1, limit = 1, finished = -1 }
 
@@ -182,7 +181,7 @@ local function follow(handle, fact, ids, depth, seen)
   end
 end
 
---- "#12 'fetch' and 3 more"; who is followed comes first.
+--- "#12 'fetch' and 3 more"; the job that is followed comes first.
 local function names_of(fact, n)
   local first = fact.cause or fact.on[1]
   if not first then return count(n, "other job") end
@@ -190,7 +189,7 @@ local function names_of(fact, n)
   return ("%s and %d more"):format(named(first), n - 1)
 end
 
--- What a job waits for is over, and it was not told yet: its row was locked.
+-- The job's wait is over, but it was not told yet: its row was locked.
 local TOLD = ": all over; the next host that looks around lets it go on"
 
 local function others_of(row) return math.max(0, row.unmet - (row.paused and 1 or 0)) end
@@ -292,7 +291,7 @@ local function retry(row, attempt)
   }
 end
 
-local MANY = 1000000000 -- polls that are no limit: background gives them to what has a deadline
+local MANY = 1000000000 -- polls that are no limit: background gives them to a job with a deadline
 
 local function poll(row)
   local says = ("is to be polled again in %s, having said \"not yet\" %s"):format(later(row), count(row.polls, "time"))
@@ -334,7 +333,7 @@ local function has(list, name)
   return false
 end
 
---- Sorts a host by what it can do for the job.
+--- Sorts a host by its use for the job.
 local function add_host(found, h, row)
   h.queues = h.queues and core.decode(h.queues)
   h.handlers = core.decode(h.handlers)
@@ -347,11 +346,11 @@ local function add_host(found, h, row)
   if h.workers > 0 then table.insert(found.take, h) end
 end
 
---- Those who live: what the hosts can do for this job, and how many programs.
+--- The use of live hosts for this job, and the number of programs.
 local function hosts_for(handle, row)
   local found = { all = {}, serve = {}, know = {}, take = {}, programs = 0, mute = 0 }
   for _, h in ipairs(ask(handle, "hosts")) do
-    if not is_gone(handle, h) then -- who is will be marked dead by the next look
+    if not is_gone(handle, h) then -- the next look will mark the rest dead
       if h.kind ~= "host" then
         found.programs = found.programs + 1
       elseif h.handlers then
@@ -418,8 +417,8 @@ local function no_host(row, found)
   return fact
 end
 
---- How many jobs come before it in its queue, and whether there are even more;
--- nil: it is not among them, so it is being claimed, or promoted.
+--- How many jobs come before it in its queue, and whether there are even more. nil: it is not
+-- among them, so it is being claimed, or promoted.
 local function ahead_of(handle, row)
   local rows, live = ask(handle, "ahead", row.queue_id, AHEAD + 1), 0
   for _, r in ipairs(rows) do
@@ -429,8 +428,8 @@ local function ahead_of(handle, row)
   if #rows > AHEAD then return live, true end
 end
 
---- A host's workers that take jobs of a queue, and how many of those are busy. Jobs
--- that have more than is reserved for their queue are with the other workers.
+--- A host's workers that take jobs of a queue, and how many of them are busy. A queue's jobs
+-- beyond its reserved workers are with the other workers.
 local function workers_for(handle, h, queue)
   if not h.reserves then return h.workers, math.min(h.held, h.workers) end
   local held, open, others, own, mine = {}, h.workers, 0, 0, 0

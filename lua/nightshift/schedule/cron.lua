@@ -1,8 +1,8 @@
 --- Cron expressions: five fields, or six with seconds in front, or @daily and the like.
 --
--- Where the hour is `*` or `*/n`, time is that which passes: an hour that comes twice runs twice,
--- and one that is left out does not run. A fixed time of day is run once a day: what falls into an
--- hour that is left out runs at its end, and of an hour that comes twice the first counts.
+-- Where the hour is `*` or `*/n`, time is elapsed time: an hour that comes twice runs twice,
+-- and a skipped hour does not run. A fixed time of day is run once a day. A time inside a
+-- skipped hour runs at the end of that hour; of an hour that comes twice the first counts.
 
 local zone = require "nightshift.schedule.zone"
 
@@ -159,8 +159,8 @@ end
 
 -- ------------------------------------------------------------------------ ticks
 
---- The first tick of a span from `t` on; a fixed time of day that was left out before the span is at
--- its begin, and one that has been once is not again.
+--- The first tick of a span from `t` on. A fixed time of day that was skipped before the span is
+-- at its begin; one that has been once is not again.
 local function find_in_span(self, span, t)
   local from, moved = t + span.offset, span.offset - span.before
   if not self.any_hour and span.from > -math.huge and moved ~= 0 then

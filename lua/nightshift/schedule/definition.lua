@@ -1,10 +1,10 @@
---- What a schedule is: when it ticks, and which job each tick pushes.
+--- The definition of a schedule: when it ticks, and which job each tick pushes.
 --
 -- A definition is kept as JSON in its row of nightshift_schedule. Durations in it are microseconds,
 -- as everywhere in tables.
 --
--- Invariant: a definition that was accepted once has a zone and an expression that can be read, so
--- only a change of the system's tzdata can break it later.
+-- Invariant: a definition that was accepted once has a zone and an expression that can be read.
+-- So only a change of the system's tzdata can break it later.
 
 local core = require "nightshift.core"
 local cron = require "nightshift.schedule.cron"
@@ -48,7 +48,7 @@ local WHEN = {
   missed = options.one_of("one", "all", "none"), overlap = options.one_of("allow", "skip"),
 }
 
--- What a push of a schedule may say.
+-- The options of a schedule's push.
 local PUSH = { queue = options.typed "string" }
 for _, name in ipairs { "priority", "decay", "max_attempts", "max_polls", "max_phases", "max_crashes", "backoff",
   "timeout", "deadline" } do
@@ -90,7 +90,7 @@ local function check_queue(verb, queue)
   return options.name(verb .. ": queue", queue, options.MAX_QUEUE)
 end
 
---- Checks what db:schedule was given.
+--- Checks the options of db:schedule.
 ---@param verb string
 ---@param given table {name =, cron = | every =, zone =, missed =, overlap =, push = {name, payload, options}}
 ---@return string|nil name
@@ -125,7 +125,7 @@ end
 -- Fields of a handler that are its schedule's.
 definition.FIELDS = { cron = true, every = true, zone = true, missed = true, overlap = true, payload = true }
 
---- The schedule that a handler declares; nil: none. What is wrong raises, or is the message.
+--- The schedule that a handler declares; nil: none. A fault raises, or is the message.
 ---@param name string of the handler
 ---@param handler table
 ---@return nightshift.Schedule|nil
@@ -222,7 +222,7 @@ local function last_ticks(def, first, now, most)
   return {}
 end
 
---- The ticks that are to be pushed now, of those from `first` on: oldest first.
+--- The ticks, from `first` on, that are to be pushed now: oldest first.
 ---@param def nightshift.Schedule
 ---@param first integer the tick that is due, µs since 1970
 ---@param now integer

@@ -1,8 +1,9 @@
 --- Recurring jobs: the verbs on schedules, and writing their rows.
 --
--- A schedule is a row of nightshift_schedule with its definition and the instant of its next tick.
--- Hosts push its jobs: see runner.lua. It is either a program's (db:schedule), or declared by handler
--- scripts: then it has the instant at which those were loaded, and the newest scripts count.
+-- A schedule is a row of nightshift_schedule with its definition and the instant of its next
+-- tick. Hosts push its jobs: see runner.lua. It is either a program's (db:schedule), or
+-- declared by handler scripts. Then it has the instant at which the scripts were loaded, and
+-- the newest scripts count.
 --
 -- Invariant: a schedule whose times stay the same keeps the instant of its next tick.
 
@@ -25,8 +26,8 @@ local function undo_raised(handle, ran, ...)
   error((...), 0)
 end
 
---- Runs a function in a transaction of its own, or in the one that is open; again when it has met
--- another's.
+--- Runs a function in a transaction of its own, or in the open one; again after a conflict with
+-- another transaction.
 local function transaction(handle, fn)
   if handle:in_transaction() then return fn() end
   local message, code
@@ -63,9 +64,9 @@ local function hold(handle, name)
   return nil, "the schedule is removed and added all the time", "BUSY"
 end
 
---- Writes a definition. `version`: when the scripts that declare it were loaded, µs; nil: it is a
--- program's. Gives what became of it: "added", "changed", "kept", "superseded" (newer scripts have
--- declared another), "taken" (a program's has the name); and its next tick.
+--- Writes a definition. `version`: when the scripts that declare it were loaded, µs; nil: it is
+-- a program's. Gives its outcome: "added", "changed", "kept", "superseded" (newer scripts have
+-- declared another), "taken" (a program's has the name). And its next tick.
 ---@param handle userdata core handle
 ---@param name string
 ---@param def nightshift.Schedule
@@ -95,8 +96,8 @@ function schedule.put(handle, name, def, version)
   end)
 end
 
---- Tells hosts that a tick may come sooner than they know of. What is not committed yet they find by
--- themselves.
+--- Tells hosts that a tick may come sooner than they know. They find a tick that is not
+-- committed yet by themselves.
 local function tell(handle)
   if not handle:in_transaction() then handle:ring() end
 end
@@ -163,7 +164,7 @@ local function not_found(name)
   return nil, ("there is no schedule '%s'; `nightshift schedules` lists them"):format(options.shown(name)), "NOT_FOUND"
 end
 
---- Its row, locked.
+--- Reads the row of a schedule, locked.
 local function find(handle, name)
   local rows, message, code = ask(handle, "schedule_hold", name)
   if not rows then return nil, message, code end
@@ -207,7 +208,7 @@ function schedule.remove(handle, name)
   return true
 end
 
---- What a tick pushes.
+--- The entry that a tick pushes.
 ---@param name string
 ---@param def nightshift.Schedule
 ---@return table entry of the core's push
@@ -218,7 +219,7 @@ function schedule.entry(name, def)
   return entry
 end
 
---- Pushes its job now, beside its ticks; with `overlap = "skip"` gives the one that lives, if there is
+--- Pushes its job now, beside its ticks; with `overlap = "skip"` gives the live one, if there is
 -- one.
 ---@param handle userdata core handle
 ---@param name string

@@ -1,9 +1,9 @@
---- The runner of schedules in a host: pushes the jobs of ticks that are due, and declares the
--- schedules of the host's scripts.
+--- The runner of schedules in a host: pushes the jobs of due ticks, and declares the schedules
+-- of the host's scripts.
 --
--- Any number of hosts look; a tick is pushed by the one that locks its row, and the instant of the
--- next tick is written in the same transaction. So no tick is pushed twice, whoever dies, and the
--- server's clock alone counts.
+-- Any number of hosts look. A tick is pushed by the host that locks its row; the instant of the
+-- next tick is written in the same transaction. So no tick is pushed twice, even if a host
+-- dies, and the server's clock alone counts.
 
 local core = require "nightshift.core"
 local definition = require "nightshift.schedule.definition"
@@ -19,7 +19,7 @@ runner.__index = runner
 
 -- Seconds.
 local DECLARE = 3600 -- between signs that scripts still declare a schedule
-local ENDS = 86400   -- without such a sign a schedule ends
+local ENDS = 86400   -- without a sign of life for so long a schedule ends
 local TROUBLE = 5    -- after an error, at most
 
 local AT_ONCE = 100  -- schedules of one transaction, ...
@@ -29,7 +29,7 @@ local function ask(self, statement, ...) return self.handle:execute("@" .. state
 
 -- ------------------------------------------------------------------------ ticks
 
---- What a row pushes now, and where it goes on: {row, def, ticks, next_at}.
+--- The ticks that a row pushes now, and its next one: {row, def, ticks, next_at}.
 local function plan_of(row, most)
   local def = core.decode(row.definition)
   local known, message, code = zone.open(def.zone)
@@ -92,7 +92,7 @@ local function move(self, plans)
   return ask(self, "schedule_move", core.encode(list, math.maxinteger))
 end
 
---- Pushes what up to n rows have due; how many rows.
+--- Pushes the due ticks of up to n rows; returns how many rows.
 local function fire(self, n)
   local rows, message, code = ask(self, "schedule_due", n)
   if not rows then return nil, message, code end
@@ -114,7 +114,7 @@ local function fire(self, n)
   return #plans
 end
 
---- One whose job cannot be pushed has no ticks any more, until it is changed.
+--- A schedule with a job that cannot be pushed has no ticks any more, until it is changed.
 local function give_up(self, message)
   local name = self.first
   message = options.shown(message, 500)
@@ -134,7 +134,7 @@ local function try_fire(self, n)
   return nil, message, message == "not enough memory" and "NOMEM" or "INVALID"
 end
 
---- Pushes all that is due.
+--- Pushes all due ticks.
 local function fire_all(self)
   local at_once = AT_ONCE
   repeat
@@ -151,7 +151,7 @@ end
 
 -- ------------------------------------------------------------------ declarations
 
---- Says once what became of a declaration.
+--- Logs the outcome of a declaration once.
 local function tell(self, name, what)
   if self.told[name] == what then return end
   self.told[name] = what
@@ -161,7 +161,8 @@ local function tell(self, name, what)
   if what == "taken" then self.host.log("warn", "schedule.taken", name) end
 end
 
---- Declares what the scripts say, and ends what no host has declared for a day.
+--- Declares the schedules of the scripts, and ends schedules that no host has declared for a
+-- day.
 local function declare(self)
   local text, generation = self.host.declared()
   if generation ~= self.generation then
@@ -210,7 +211,7 @@ local function complain(self, message, code)
   return self.pause
 end
 
---- A round; one that raises is an error like others, so that schedules go on.
+--- Runs a round; an error that it raises is like others, so that schedules go on.
 local function try_round(self)
   local ran, ok, message, code = pcall(round, self)
   if ran then return ok, message, code end

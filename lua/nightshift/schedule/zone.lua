@@ -1,10 +1,10 @@
 --- Time zones, from the system's tzdata (TZif files, RFC 9636).
 --
--- A zone is a list of spans of time: in each of them local time is UTC plus one offset. What lies
--- behind the last span of a file follows the rule at its end, year by year.
+-- A zone is a list of spans of time: in each of them local time is UTC plus one offset. Times
+-- after the last span of a file follow the rule at its end, year by year.
 --
--- Invariant: the spans of a zone follow each other without a gap, and each is given with the offset
--- of the one before it.
+-- Invariant: the spans of a zone follow each other without a gap; each has the offset of the
+-- one before it.
 
 local zone = {}
 
@@ -33,7 +33,7 @@ function zone.days(y, m, d)
   return era * 146097 + of_era * 365 + of_era // 4 - of_era // 100 + of_year - 719468
 end
 
---- The date of such a day.
+--- The date of a day since 1970.
 ---@param days integer
 ---@return integer year
 ---@return integer month
@@ -49,13 +49,13 @@ function zone.date(days)
   return y + era * 400 + (m <= 2 and 1 or 0), m, of_year - (153 * shifted + 2) // 5 + 1
 end
 
---- The day of the week of such a day; 0: Sunday.
+--- The day of the week of a day since 1970; 0: Sunday.
 ---@param days integer
 function zone.weekday(days) return (days + 4) % 7 end
 
 -- ----------------------------------------------------------- the rule at the end
 
---- "[+-]hh[:mm[:ss]]" in seconds, and what follows it.
+--- "[+-]hh[:mm[:ss]]" in seconds, and the rest of the text.
 local function read_time(text)
   local sign, h, rest = text:match "^([+-]?)(%d+)(.*)$"
   if not h then return nil end
