@@ -117,6 +117,53 @@ FOR UPDATE SKIP LOCKED
 -- Params: id, holder, [[id,run],…]. Key: PRIMARY.
 INSERT INTO nightshift_lease (id, holder, claimed, jobs) VALUES (?, ?, {now}, ?)
 
+-- name: claim_one
+-- Params: lease, holder, queue, rank, floor and end per lane. A whole claim of one job in one round
+-- trip: the first row that no other transaction has locked, the lease, the commit. Gives the job as
+-- claim_read does, all NULL when there is none, and which row it was. No row: nothing was claimed,
+-- as there is none, or the queue is paused. Keys: PRIMARY of ready, a range per lane, past locked
+-- rows; PRIMARY of holder. Locks our own row there, which says that we were not declared dead. A
+-- failure is rolled back here or, after a KILL, by the sender. No EXISTS: see source_known.
+BEGIN NOT ATOMIC
+  DECLARE v_lease BIGINT DEFAULT ?;
+  DECLARE v_holder BIGINT DEFAULT ?;
+  DECLARE v_queue INT DEFAULT ?;
+  DECLARE v_rank TINYINT UNSIGNED;
+  DECLARE v_at, v_id BIGINT;
+  DECLARE v_run INT UNSIGNED;
+  DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN
+    ROLLBACK;
+    RESIGNAL;
+  END;
+  START TRANSACTION;
+  SELECT rank, ready_at, job_id, run INTO v_rank, v_at, v_id, v_run
+  FROM nightshift_ready FORCE INDEX (PRIMARY)
+  WHERE queue_id = v_queue AND (/*lanes*/)
+    AND (SELECT q.paused FROM nightshift_queue q WHERE q.id = v_queue) = 0
+  ORDER BY queue_id, rank, ready_at, job_id LIMIT 1 FOR UPDATE SKIP LOCKED;
+  IF v_id IS NOT NULL THEN
+    DELETE FROM nightshift_ready
+    WHERE queue_id = v_queue AND rank = v_rank AND ready_at = v_at AND job_id = v_id;
+    IF ROW_COUNT() <> 1 THEN
+      SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'the statement was interrupted';
+    END IF;
+    INSERT INTO nightshift_lease (id, holder, claimed, jobs)
+    SELECT v_lease, h.id, {now}, CONCAT('[[', v_id, ',', v_run, ']]')
+    FROM nightshift_holder h FORCE INDEX (PRIMARY) WHERE h.id = v_holder AND h.dead IS NULL
+    FOR UPDATE;
+    IF ROW_COUNT() <> 1 THEN
+      SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'the holder was declared dead';
+    END IF;
+  END IF;
+  COMMIT;
+  SELECT {job_columns},
+    IF(j.awaits IS NULL, NULL, (SELECT s.value {signal})) AS heard,
+    IF(j.awaits IS NULL, NULL, (SELECT s.sent {signal})) AS sent, v_rank, v_at, v_id, v_run
+  FROM nightshift_holder h FORCE INDEX (PRIMARY)
+  LEFT JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v_id AND j.run = v_run
+  WHERE h.id = v_holder AND v_id IS NOT NULL;
+END
+
 -- name: claim_prescan
 -- Params: queue, rank, ready_at, job, ready_at, its end's ready_at, job, ready_at. Where the
 -- first row of some kinds is in a stretch of a lane, which claim_prescan_end has found. Key:
@@ -229,9 +276,9 @@ ORDER BY queue_id, rank, ready_at, job_id LIMIT ?
 FOR UPDATE SKIP LOCKED
 
 -- name: claim_stands
--- Params: lease. Key: PRIMARY. A row: the claim that was cut at its commit
--- did happen.
-SELECT 1 FROM nightshift_lease WHERE id = ?
+-- Params: lease. Key: PRIMARY. Its jobs, if the claim that was cut at its commit did happen.
+SELECT v.id, v.run
+FROM nightshift_lease l STRAIGHT_JOIN JSON_TABLE(l.jobs, {tokens}) v WHERE l.id = ?
 
 -- name: claim_stretch
 -- Params: first, last, run. As claim_read, of jobs with ids in a row: a range of

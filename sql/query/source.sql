@@ -119,23 +119,29 @@ STRAIGHT_JOIN {table} t FORCE INDEX (PRIMARY) ON {id} = l.id
 DO RELEASE_LOCK(CONCAT('nightshift-source:', {here}, ':', ?))
 
 -- name: source_end
--- Template. Params: row, job, holder, result, queue, unique key. Ends a job that is done, locked by
--- settle_lock, and writes its row, on the open transaction: in one round trip, as settle_finish,
--- source_write, settle_unique and settle_gone do. Fails, and leaves the transaction to be rolled
--- back, when the row is not the job's, or locked, and when jobs wait for this one.
+-- Template. Params: row, job, run, holder, result, queue, unique key, lease or NULL, number of the
+-- cycle. A whole transaction in one round trip, which ends a job that is done and writes its row, as
+-- settle_lock, settle_finish, source_write, settle_unique, settle_gone, settle_lease and
+-- holder_cycle do. Keys: PRIMARY of each; does not wait for locks of the job or of its row. It fails,
+-- and nothing is written, when the row is not the job's, or locked, and when jobs wait for this
+-- one. Those are looked for when the job is locked. A failure is rolled back here or, after a KILL,
+-- by the sender. No EXISTS: see source_known.
 BEGIN NOT ATOMIC
   DECLARE v_row BIGINT DEFAULT ?;
   DECLARE v_job BIGINT DEFAULT ?;
+  DECLARE v_run INT UNSIGNED DEFAULT ?;
   DECLARE v_holder BIGINT DEFAULT ?;
   DECLARE v_result MEDIUMTEXT {bytes} DEFAULT ?;
   DECLARE v_queue INT DEFAULT ?;
   DECLARE v_key VARCHAR(190) {bytes} DEFAULT ?;
-  SET STATEMENT time_zone='+00:00', innodb_lock_wait_timeout=0, lock_wait_timeout=0 FOR
-    UPDATE (SELECT v_row AS id, v_job AS job, 0 AS n) l
-    STRAIGHT_JOIN {table} t FORCE INDEX (PRIMARY) ON {id} = l.id SET {set} WHERE {where};
-  IF ROW_COUNT() <> 1 THEN
-    SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'the row is not the job''s';
-  END IF;
+  DECLARE v_lease BIGINT DEFAULT ?;
+  DECLARE v_cycle BIGINT DEFAULT ?;
+  DECLARE v_n INT;
+  DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN
+    ROLLBACK;
+    RESIGNAL;
+  END;
+  START TRANSACTION;
   INSERT INTO nightshift_finished
     (id, queue_id, name, payload, priority, outcome, run, result, attempts, polls, crashes, lost,
      max_attempts, max_polls, max_crashes, backoff, timeout, deadline, created, finished_at,
@@ -144,20 +150,34 @@ BEGIN NOT ATOMIC
     j.polls, j.crashes, j.lost, j.max_attempts, j.max_polls, j.max_crashes, j.backoff, j.timeout,
     j.deadline, j.created, {now}, j.parent, j.root, j.on_fail, j.ukey, j.nonce, j.after_ids, 0,
     v_holder, j.decay, j.since, j.max_phases
-  FROM nightshift_job j FORCE INDEX (PRIMARY) WHERE j.id = v_job
-    AND NOT EXISTS(SELECT 1 FROM nightshift_edge e FORCE INDEX (PRIMARY) WHERE e.on_id = v_job);
-  IF ROW_COUNT() <> 1 THEN
-    SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'jobs wait for it';
-  END IF;
-  DELETE FROM nightshift_unique_key
+  FROM nightshift_job j FORCE INDEX (PRIMARY) WHERE j.id = v_job AND j.run = v_run
+  FOR UPDATE SKIP LOCKED;
+  SET v_n = ROW_COUNT();
+  IF v_n = 1 THEN
+    SET STATEMENT time_zone='+00:00', innodb_lock_wait_timeout=0, lock_wait_timeout=0 FOR
+      UPDATE {table} t FORCE INDEX (PRIMARY) SET {set} WHERE {id} = v_row AND ({where});
+    SET v_n = v_n + ROW_COUNT();
+    DELETE FROM nightshift_unique_key
     WHERE queue_id = v_queue AND ukey = v_key AND job_id = v_job;
-  IF ROW_COUNT() <> 1 THEN
-    SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'it has no key, or the statement was interrupted';
+    SET v_n = v_n + ROW_COUNT();
+    DELETE FROM nightshift_job WHERE id = v_job;
+    SET v_n = v_n + ROW_COUNT();
+    IF v_lease IS NULL THEN
+      SET v_n = v_n + 1;
+    ELSE
+      DELETE FROM nightshift_lease WHERE id = v_lease;
+      SET v_n = v_n + ROW_COUNT();
+    END IF;
+    UPDATE nightshift_holder SET cycle = v_cycle, beat = {now}
+    WHERE id = v_holder AND dead IS NULL
+      AND (SELECT e.on_id FROM nightshift_edge e FORCE INDEX (PRIMARY)
+        WHERE e.on_id = v_job LIMIT 1) IS NULL;
+    SET v_n = v_n + ROW_COUNT();
   END IF;
-  DELETE FROM nightshift_job WHERE id = v_job;
-  IF ROW_COUNT() <> 1 THEN
-    SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'the statement was interrupted';
+  IF v_n <> 6 THEN
+    SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'it takes more than one statement';
   END IF;
+  COMMIT;
 END
 
 -- name: source_find

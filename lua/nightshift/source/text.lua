@@ -200,10 +200,14 @@ function Maker:claimed(...)
 end
 
 --- What a row says of the job that has it.
-function Maker:claimant() return self:collated(self.parts.claimed_by, "CONCAT('ns:', l.job)") end
+function Maker:claimant(job)
+  return self:collated(self.parts.claimed_by, ("CONCAT('ns:', %s)"):format(job or "l.job"))
+end
 
---- Rows of which the list l names the job.
-function Maker:ours() return self:claimed(self.parts.claimed_by and self:sql("{claimed_by} = {1}", self:claimant())) end
+--- Rows of a job, which the list l names unless it is told.
+function Maker:ours(job)
+  return self:claimed(self.parts.claimed_by and self:sql("{claimed_by} = {1}", self:claimant(job)))
+end
 
 --- Rows claimed by another program. Where nothing in a row says so there are none: see `alone`.
 function Maker:theirs()
@@ -290,8 +294,9 @@ function Maker:set_failed()
     self:as_column("retry_after", due)), self:set_now "updated")
 end
 
-function Maker:set_done()
-  return set_of(self:set_state "done", self:count(), self:set_now "completed_at", self:set_now "updated")
+--- Done; with what is counted of its failures, if there may have been any since it said so.
+function Maker:set_done(count)
+  return set_of(self:set_state "done", count, self:set_now "completed_at", self:set_now "updated")
 end
 
 --- The row leaves its job.
@@ -411,7 +416,7 @@ local statements = {
   wait = function(m) return m:fill("source_hold", { where = m:ours(), past = "WAIT 1" }) end,
   lost = function(m) return m:fill("source_lost", { where = m:ours() }) end,
   lives = function(m) return m:write(m:set_failed(), m:ours()) end,
-  done = function(m) return m:write(m:set_done(), m:ours()) end,
+  done = function(m) return m:write(m:set_done(m:count()), m:ours()) end,
   dead = function(m) return m:write(m:set_dead(), m:ours()) end,
   open = function(m) return m:write(m:set_back(m:set_state "open", m:count())) end,
   retry = function(m) return m:write(m:set_new(), m:dead(m:ours())) end,
@@ -423,7 +428,7 @@ local statements = {
   overdue = function(m) return m.map.overdue and m:fill("source_overdue", { where = is_overdue(m) }) end,
   overdue_lock = function(m) return m.map.overdue and m:lock(is_overdue(m)) end,
   reset = function(m) return m.map.overdue and m:write(m:set_reset()) end,
-  ends = function(m) return m:fill("source_end", { set = m:set_done(), where = m:ours() }) end,
+  ends = function(m) return m:fill("source_end", { set = m:set_done(), where = m:ours "v_job" }) end,
   -- What people ask, and rows that leave the table.
   counts = function(m)
     return m:fill("source_counts", { ready = m:ready(), later = m:later(), ["until"] = m:until_due(),

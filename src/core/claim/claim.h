@@ -9,6 +9,7 @@
 #define NS_CLAIM_CLAIM_H
 
 #include "nightshift_host.h"
+#include "source/source.h"
 
 /* -------------------------------------------- what a claimer remembers of queues */
 
@@ -122,6 +123,8 @@ typedef struct ns_claimed {
   bool shown;    /* has a row in running */
   int64_t heard; /* when the signal it was given was sent; 0: none */
   bool child;    /* read, and another job's child */
+  int64_t queue_id; /* read */
+  ns_origin row;    /* read: that it stands for, of a table that the handle serves; 0, 0: of none */
   bool plain;    /* read, and without a unique key or a signal: when it is done
                  ** only its row moves */
 } ns_claimed;
@@ -231,7 +234,8 @@ void ns_claim_committed(ns_db *db, const ns_claim_rows *rows);
 
 /* A commit was cut and its outcome could not be learnt: its batch is kept in doubt.
 ** ns_claim_resolve looks for its lease: if it exists the batch is 'unread', else it is
-** forgotten. Errors: GONE, BUSY. */
+** forgotten. The lease tells the batch, where that is not known here. Errors: GONE, BUSY,
+** NOMEM. */
 void ns_claim_in_doubt(ns_db *db, int64_t lease);
 ns_status ns_claim_resolve(ns_db *db, ns_err *err);
 
@@ -243,6 +247,15 @@ void ns_claim_read_ahead(ns_db *db, const ns_claim_rows *rows);
 ** 'rows' (NULL: by id); the rest are forgotten. */
 ns_status ns_claim_read(ns_db *db, int64_t lease, const ns_claim_rows *rows, ns_jobs *out,
                         ns_err *err);
+
+/* May one job of a queue be claimed in one statement (ns_claim_one)? Not while other things are to
+** be looked at: scheduled jobs, rows below the floors, lower lanes, jobs that are claimed alone. */
+bool ns_claim_one_open(const ns_db *db, int64_t queue_id);
+
+/* Claims one job of the known lanes, the first that no other transaction has locked, commits, and
+** appends it to 'out'. Appends nothing where there is none, where the queue is paused, and after an
+** error of the server, which an ordinary claim tells. Errors: NOMEM. */
+ns_status ns_claim_one(ns_db *db, int64_t queue_id, ns_jobs *out, ns_err *err);
 
 /* Adds a job, to be filled, with room for so many bytes at '*at' that live as long.
 ** NULL: out of memory. */

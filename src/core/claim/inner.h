@@ -61,6 +61,15 @@ int64_t ns_claim_window_when(const ns_scan_window *w);
 /* Adds a batch; copies 'jobs'. False: out of memory. */
 bool ns_claim_leases_add(ns_leases *l, int64_t id, const ns_claimed *jobs, size_t n);
 
+/* Does a row of claim_read show the job that was claimed, and its signal if it has waited for one? An
+** old snapshot may not. */
+bool ns_claim_is_shown(const ns_value *row);
+
+/* Adds the job of a row of job_columns to 'out', and notes for its claim what verdicts have to know.
+** Errors: NOMEM. */
+ns_status ns_claim_read_row(ns_db *db, int64_t lease, const ns_value *row, ns_jobs *out,
+                            ns_err *err);
+
 /* ------------------------------------ claiming statements: statement.c */
 
 void ns_claim_filter_free(ns_claim_filter *f);
@@ -99,6 +108,8 @@ ns_status ns_claim_form_run(ns_db *db, ns_bytes fast, ns_bytes skip, const ns_va
 
 /* ----------------------------------------- hidden rows and lanes: sweep.c */
 
+#define NS_SWEEP_CLAIMS 8 /* from one sweep to the next, at least */
+
 /* Is a sweep affordable now? */
 bool ns_claim_sweep_is_due(const ns_claim_queue *q);
 
@@ -123,6 +134,12 @@ bool ns_claim_prescan_goes_on(const ns_db *db, int64_t queue_id);
 /* Takes up to 'want' rows of one queue. */
 ns_status ns_claim_take_queue(ns_db *db, ns_claim_queue *q, size_t want, ns_claim_rows *out,
                               ns_err *err);
+
+/* Remembers a batch that is not committed yet; 'span' as of ns_lease. False: out of memory. */
+bool ns_claim_remember(ns_db *db, const ns_claim_rows *rows, int64_t lease, int64_t span);
+
+/* A claim of 'want' rows is over, and has found so many. */
+void ns_claim_took(ns_claim_queue *q, size_t found, size_t want);
 
 /* Deletes by key rows that are locked. */
 ns_status ns_claim_delete_rows(ns_db *db, const ns_claim_row *rows, size_t n, ns_err *err);

@@ -253,6 +253,20 @@ static void note_claim(ns_db *db, int64_t lease, const ns_value *r) {
   c->heard = ns_int_or(&r[R_SENT], 0);
   c->child = r[R_PARENT].type == NS_INT;
   c->plain = r[R_UKEY].type != NS_TEXT && r[R_AWAITS].type != NS_TEXT;
+  c->queue_id = r[R_QUEUE].i;
+  if (r[R_UKEY].type == NS_TEXT && ns_source_is_served(db, r[R_UKEY].s))
+    ns_source_origin(r[R_UKEY].s, &c->row);
+}
+
+bool ns_claim_is_shown(const ns_value *row) {
+  return row[R_ID].type == NS_INT &&
+         (row[R_AWAITS].type != NS_TEXT || row[R_SIGNAL].type == NS_TEXT);
+}
+
+ns_status ns_claim_read_row(ns_db *db, int64_t lease, const ns_value *row, ns_jobs *out,
+                            ns_err *err) {
+  note_claim(db, lease, row);
+  return add_job(db, lease, row, out) ? NS_OK : ns_no_memory(err);
 }
 
 /* A job that has been read; NULL: it was not brought. */
@@ -298,9 +312,7 @@ static ns_status read_jobs(ns_db *db, int64_t lease, ns_sql sql, const ns_value 
   while (st == NS_OK && (st = ns_db_row(db, sql, &row, err)) == NS_OK && row != NULL) {
     if (out->n == first)
       ns_db_note_now(db, row[R_NOW].i);
-    note_claim(db, lease, row);
-    if (!add_job(db, lease, row, out))
-      st = ns_no_memory(err);
+    st = ns_claim_read_row(db, lease, row, out, err);
   }
   return st;
 }

@@ -1,5 +1,6 @@
 /*
-** Shares: which of its queues a claim asks, and for how many jobs.
+** Shares: which of its queues a claim asks, and for how many jobs. And the claim of one job in
+** one statement, for a program that has nothing else to look at.
 **
 ** Of many queues most have nothing, and one statement tells which have jobs. Its answer is used
 ** for a while, as it may be dear. But a claim that would come back with too few jobs asks again
@@ -13,6 +14,7 @@
 #include "claim/inner.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "clock.h"
 #include "db/db.h"
@@ -405,4 +407,109 @@ ns_status ns_claim_take(ns_db *db, const ns_weighted_queue *queues, size_t nqueu
   ns_assert(out->n <= limit || nqueues == 0);
   free_shares(&all);
   return st;
+}
+
+/* ------------------------------------------------------- one job in one statement */
+/*
+** A program that claims one job after the other, and has nothing else to look at, sends claim_one.
+** It is a whole transaction. Jobs are found in the known lanes, in the order of an ordinary claim,
+** past rows that other transactions have locked.
+**
+** Invariants: the lease's id is known before the statement is sent, so a claim that was cut is
+** resolved by its lease (claim/take.c). Every other failure has claimed nothing. No assert: the
+** transaction is the server's.
+*/
+
+#define UNSEEN (NS_SECOND / 10) /* an ordinary claim is this late at most */
+
+/* Is it time to look at scheduled jobs, below the floors, or at lower lanes? */
+static bool is_look_due(const ns_db *db, const ns_claim_queue *s, size_t lanes) {
+  int64_t now = ns_mono_us();
+  const ns_claim_state *c = &db->claim;
+  return now > c->promote_at + UNSEEN || (c->due_at != 0 && now >= c->due_at) ||
+         (s->since >= NS_SWEEP_CLAIMS && now > s->window.next + UNSEEN) || s->hidden.to != 0 ||
+         (lanes > 1 && ns_claim_aging_due(db, s));
+}
+
+bool ns_claim_one_open(const ns_db *db, int64_t queue_id) {
+  const ns_claim_state *c = &db->claim;
+  const ns_claim_queue *s = ns_claim_queue_known(&c->lanes, queue_id);
+  bool is_alone = c->alone.id != 0 || c->skipped_alone || ns_claim_leases_alone(&c->leases);
+  bool is_crowded = c->admission.contended > 0 || c->admission.number != 0;
+  bool is_behind = c->unread != 0 || c->in_doubt != 0 || c->nexpired > 0;
+  size_t first;
+  size_t n = ns_claim_lanes_of(&c->lanes, queue_id, &first);
+  return db->source.ntables > 0 && db->holder != 0 && !db->is_host && !db->user_tx && s != NULL &&
+         n > 0 && n <= NS_LANES_MAX && !is_alone && !is_crowded && !is_behind &&
+         ns_claim_filter_kinds(&c->filter) == NULL && !is_look_due(db, s, n);
+}
+
+/* Runs it. '*row' has the columns of claim_read, and those below; NULL: nothing was claimed. */
+static ns_status ask_for_one(ns_db *db, const ns_claim_ranges *r, int64_t lease, ns_stmt **s,
+                             const ns_value **row, bool *cut, ns_err *err) {
+  ns_value params[3 * NS_LANES_MAX + 3] = {ns_vint(lease), ns_vint(db->holder)};
+  ns_buf text = NS_BUF_INIT;
+  ns_status st = ns_claim_ranges_text(r, NS_SQL_CLAIM_ONE, NULL, &text, err);
+  memcpy(params + 2, r->params, r->nparams * sizeof *params);
+  if (st == NS_OK)
+    st = ns_db_run_whole_text(db, ns_buf_bytes(&text), params, s, cut, err);
+  if (st == NS_OK)
+    st = ns_stmt_fetch(db->link, *s, row, err);
+  ns_buf_free(&text);
+  return st;
+}
+
+/* Behind the columns of claim_read. */
+enum { C_RANK, C_AT, C_ID, C_RUN, C_COUNT };
+
+/* The claim is committed. One that cannot be remembered now is found by its lease; a job that
+** cannot be given now is read again by an ordinary claim. */
+static ns_status note_one(ns_db *db, ns_claim_row *t, int64_t lease, const ns_value *row,
+                          ns_jobs *out, ns_err *err) {
+  const ns_claim_rows takes = {t, 1, 1};
+  ns_status st = NS_OK;
+  if (!ns_claim_remember(db, &takes, lease, 0)) {
+    ns_claim_in_doubt(db, lease);
+    return ns_no_memory(err);
+  }
+  db->count.claimed++;
+  ns_claim_committed(db, &takes);
+  db->claim.unread = lease;
+  if (ns_claim_is_shown(row) && (st = ns_claim_read_row(db, lease, row, out, err)) == NS_OK)
+    db->claim.unread = 0;
+  return st;
+}
+
+ns_status ns_claim_one(ns_db *db, int64_t queue_id, ns_jobs *out, ns_err *err) {
+  ns_claim_queue *s = ns_claim_queue_of(&db->claim.lanes, queue_id);
+  const ns_value *row = NULL;
+  const ns_value *where;
+  ns_claim_ranges r;
+  ns_stmt *stmt = NULL;
+  ns_claim_row t;
+  bool cut = false;
+  int64_t lease;
+  size_t first;
+  size_t n = ns_claim_lanes_of(&db->claim.lanes, queue_id, &first);
+  ns_claim_ranges_begin(&r, queue_id, true);
+  for (size_t i = first; i < first + n; i++)
+    ns_claim_ranges_add(&r, db->claim.lanes.items[i].rank, db->claim.lanes.items[i].floor,
+                        db->claim.lanes.items[i].end);
+  if (s == NULL || r.n == 0 || ns_take_ids(db, &lease, 1, err) != NS_OK ||
+      ask_for_one(db, &r, lease, &stmt, &row, &cut, err) != NS_OK || row == NULL) {
+    if (cut)
+      ns_claim_in_doubt(db, lease);
+    ns_err_clear(err);
+    return NS_OK;
+  }
+  where = row + ns_stmt_columns(stmt) - C_COUNT;
+  t = (ns_claim_row){.queue_id = queue_id,
+                     .rank = where[C_RANK].i,
+                     .ready_at = where[C_AT].i,
+                     .id = where[C_ID].i,
+                     .run = where[C_RUN].i};
+  s->since++;
+  ns_claim_aging_count(s, 1, t.rank);
+  ns_claim_took(s, 1, 1);
+  return note_one(db, &t, lease, row, out, err);
 }

@@ -15,8 +15,7 @@
 #include "db/db.h"
 #include "err.h"
 
-#define SWEEP_CLAIMS 8                 /* from one sweep to the next, at least, … */
-#define SWEEP_LATEST (5 * NS_SECOND)   /* … unless claims take long, on a slow network */
+#define SWEEP_LATEST (5 * NS_SECOND)   /* from one to the next, where claims take long */
 #define SENTINELS 1000                 /* put up at once */
 #define FEW 1000                       /* rows: more take long without contention, too */
 #define LATE_COMMIT (5 * NS_SECOND)    /* floors of empty lanes trail by this */
@@ -180,7 +179,7 @@ static ns_status take_in_order(ns_db *db, ns_claim_queue *s, size_t want, ns_cla
 /* Is it time to look below the floors, whatever the claim finds? */
 static bool is_sweep_due(const ns_claim_queue *s) {
   bool late = s->full && s->window.next > 0 && ns_mono_us() - s->window.next > SWEEP_LATEST;
-  return ns_claim_sweep_is_due(s) && (s->since >= SWEEP_CLAIMS || late);
+  return ns_claim_sweep_is_due(s) && (s->since >= NS_SWEEP_CLAIMS || late);
 }
 
 /* The oldest rows of the lower lane that is next. */
@@ -190,6 +189,11 @@ static ns_status take_aged(ns_db *db, ns_claim_queue *s, size_t want, ns_claim_r
   size_t n;
   ns_status st = ns_claim_aging_choose(db, s, want, &lane, &n, err);
   return st == NS_OK && n > 0 ? take_from(db, &lane, 1, n, out, err) : st;
+}
+
+void ns_claim_took(ns_claim_queue *s, size_t found, size_t want) {
+  s->claimed_at = ns_mono_us();
+  s->full = found == want;
 }
 
 ns_status ns_claim_take_queue(ns_db *db, ns_claim_queue *s, size_t want, ns_claim_rows *out,
@@ -209,8 +213,7 @@ ns_status ns_claim_take_queue(ns_db *db, ns_claim_queue *s, size_t want, ns_clai
     st = take_aged(db, s, want, out, err);
   if (st == NS_OK && out->n - before < want)
     st = take_in_order(db, s, want - (out->n - before), out, err);
-  s->claimed_at = ns_mono_us();
-  s->full = out->n - before == want;
+  ns_claim_took(s, out->n - before, want);
   return st;
 }
 
@@ -337,8 +340,7 @@ static size_t count_alone(const ns_claim_rows *rows) {
   return n;
 }
 
-/* Runs before the commit: a claim that cannot be remembered is not made. */
-static bool remember_batch(ns_db *db, const ns_claim_rows *takes, int64_t lease, int64_t span) {
+bool ns_claim_remember(ns_db *db, const ns_claim_rows *takes, int64_t lease, int64_t span) {
   ns_claimed *claims = malloc((takes->n + 1) * sizeof *claims);
   bool ok = claims != NULL;
   ns_assert(count_alone(takes) == 0 ||
@@ -373,7 +375,7 @@ ns_status ns_claim_lease(ns_db *db, const ns_claim_rows *takes, int64_t span, in
                                   {NS_TEXT, NULL, &jobs.s, NULL}},
                     err);
   ns_buf_free(&list);
-  return st == NS_OK && !remember_batch(db, takes, *lease, span) ? ns_no_memory(err) : st;
+  return st == NS_OK && !ns_claim_remember(db, takes, *lease, span) ? ns_no_memory(err) : st;
 }
 
 /* Lanes without a sentinel get one, best effort: it only saves time. */
@@ -421,21 +423,38 @@ void ns_claim_in_doubt(ns_db *db, int64_t lease) {
   db->claim.in_doubt = lease;
 }
 
-ns_status ns_claim_resolve(ns_db *db, ns_err *err) {
+/* The jobs of the lease in doubt, as its row has them; none: there is no row. */
+static ns_status read_doubtful(ns_db *db, ns_claim_rows *jobs, ns_err *err) {
   const ns_value *row = NULL;
   ns_value param = ns_vint(db->claim.in_doubt);
+  ns_status st = ns_db_run(db, NS_SQL_CLAIM_STANDS, &param, err);
+  while (st == NS_OK && (st = ns_db_row(db, NS_SQL_CLAIM_STANDS, &row, err)) == NS_OK &&
+         row != NULL) {
+    if (!ns_grow(&jobs->items, &jobs->cap, jobs->n + 1, sizeof *jobs->items))
+      return ns_no_memory(err);
+    jobs->items[jobs->n++] = (ns_claim_row){.id = row[0].i, .run = row[1].i};
+  }
+  return st;
+}
+
+ns_status ns_claim_resolve(ns_db *db, ns_err *err) {
+  const int64_t lease = db->claim.in_doubt;
+  ns_claim_rows jobs = {0};
   ns_status st = NS_OK;
-  if (db->claim.in_doubt == 0 || (st = ns_db_ready(db, err)) != NS_OK)
+  if (lease == 0 || (st = ns_db_ready(db, err)) != NS_OK)
     return st; /* connected: the session that was cut is over */
-  if ((st = ns_db_run(db, NS_SQL_CLAIM_STANDS, &param, err)) != NS_OK ||
-      (st = ns_db_row(db, NS_SQL_CLAIM_STANDS, &row, err)) != NS_OK)
-    return st;
-  if (row != NULL)
-    db->claim.unread = db->claim.in_doubt;
-  else
-    ns_claim_leases_drop(&db->claim.leases, db->claim.in_doubt);
-  db->claim.in_doubt = 0;
-  return NS_OK;
+  st = read_doubtful(db, &jobs, err);
+  if (st == NS_OK && jobs.n > 0 && ns_claim_leases_batch(&db->claim.leases, lease) == NULL &&
+      !ns_claim_remember(db, &jobs, lease, 0))
+    st = ns_no_memory(err);
+  if (st == NS_OK && jobs.n > 0)
+    db->claim.unread = lease;
+  else if (st == NS_OK)
+    ns_claim_leases_drop(&db->claim.leases, lease);
+  if (st == NS_OK)
+    db->claim.in_doubt = 0;
+  free(jobs.items);
+  return st;
 }
 
 /* ------------------------------------------------------------------- hooks */

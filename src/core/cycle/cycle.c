@@ -149,6 +149,18 @@ void ns_cycle_put_off(ns_verdict *v, size_t n) {
   }
 }
 
+/* A single verdict, in one statement, if that can be. What was cut is looked for by 'tx'. */
+static bool settles_at_once(ns_db *db, ns_cycle_work *w, ns_tx *tx, ns_err *err) {
+  bool cut = false;
+  if (w->nverdicts != 1 || w->want.limit > 0 || !ns_settle_one_open(db, w->verdicts))
+    return false;
+  w->holder = db->holder;
+  if (ns_settle_one(db, w->verdicts, w->number, &cut, err) == NS_OK)
+    return true;
+  tx->replay = cut;
+  return false;
+}
+
 ns_status ns_cycle_run(ns_db *db, ns_cycle_work *w, ns_err *err) {
   ns_tx tx = {.run = cycle_run, .ahead = read_ahead, .arg = w, .looks = true};
   bool claims = w->want.limit > 0;
@@ -160,7 +172,7 @@ ns_status ns_cycle_run(ns_db *db, ns_cycle_work *w, ns_err *err) {
   ns_assert(db->settle.doubt.written == db->settle.doubt.n);
   w->number = ++db->cycle;
   w->tells = db->finish.pending_due && db->is_host;
-  st = ns_db_transact(db, &tx, err);
+  st = settles_at_once(db, w, &tx, err) ? NS_OK : ns_db_transact(db, &tx, err);
   ns_claim_admission_leave(db, st == NS_OK && !tx.replay);
   ns_finish_late(db, false); /* a cycle that failed must not delay the ends of other jobs */
   db->finish.pending_due = db->finish.pending_due || (st != NS_OK && w->tells);
@@ -337,5 +349,17 @@ ns_status ns_cycle(ns_db *db, ns_verdict *verdicts, size_t nverdicts,
             ? 0
             : w.next_due;
   free(w.takes.items);
+  return st;
+}
+
+ns_status ns_cycle_one(ns_db *db, int64_t queue_id, ns_jobs *out, ns_err *err) {
+  size_t before = out->n;
+  const ns_settle_in_doubt *d = &db->settle.doubt;
+  ns_status st;
+  if (d->written != d->n || !ns_claim_one_open(db, queue_id))
+    return NS_OK;
+  st = ns_claim_one(db, queue_id, out, err);
+  if (out->n > before)
+    drop_expired(db, out, before);
   return st;
 }

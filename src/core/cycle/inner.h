@@ -26,6 +26,9 @@ typedef struct ns_cycle_work {
 ** then its verdicts are BUSY. */
 ns_status ns_cycle_run(ns_db *db, ns_cycle_work *w, ns_err *err);
 
+/* Claims one job in one statement, if there is nothing else to be looked at: see ns_claim_one. */
+ns_status ns_cycle_one(ns_db *db, int64_t queue_id, ns_jobs *out, ns_err *err);
+
 /* Makes verdicts BUSY: none of them is written, or known to be. */
 void ns_cycle_put_off(ns_verdict *v, size_t n);
 

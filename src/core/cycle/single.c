@@ -13,6 +13,7 @@
 
 #include "claim/claim.h"
 #include "clock.h"
+#include "cycle/inner.h"
 #include "db/db.h"
 #include "err.h"
 #include "handle.h"
@@ -84,8 +85,11 @@ ns_status ns_claim(ns_db *db, ns_bytes queue, size_t limit, int64_t wait, int64_
     int64_t taken = db->count.claimed;
     ns_holder_look_around(db);
     next_due = -1;
-    if ((st = ns_db_ready(db, err)) == NS_OK)
-      st = ns_db_queue_paused(db, from.queue_id, &paused, err);
+    if ((st = ns_db_ready(db, err)) == NS_OK && limit == 1 && lease == 0)
+      st = ns_cycle_one(db, from.queue_id, out, err);
+    if (st != NS_OK || out->n > 0)
+      break;
+    st = ns_db_queue_paused(db, from.queue_id, &paused, err);
     if (st == NS_OK && (!paused || ns_in_transaction(db))) /* there it is refused */
       st = claim_once(db, &from, limit, lease, out, &next_due, err);
     if (st == NS_OK && out->n == 0 &&

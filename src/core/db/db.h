@@ -246,6 +246,10 @@ ns_status ns_db_pipeline(ns_db *db, const ns_step *steps, size_t n, bool *ring, 
 ** same, whatever the error says. */
 ns_status ns_db_run_whole(ns_db *db, ns_sql sql, const ns_value *params, bool *cut, ns_err *err);
 
+/* The same of a text; '*s' has its rows. */
+ns_status ns_db_run_whole_text(ns_db *db, ns_bytes sql, const ns_value *params, ns_stmt **s,
+                               bool *cut, ns_err *err);
+
 /* May this user ring? A user that was refused does not ask again for a while. The handle is
 ** ready; false also when the answer does not come. */
 bool ns_db_may_ring(ns_db *db);

@@ -18,6 +18,8 @@
 #include "err.h"
 #include "finish/finish.h"
 #include "handle.h"
+#include "settle/settle.h"
+#include "source/source.h"
 
 void ns_forget_done(ns_db *db, bool yes) {
   db->settle.forgets = yes;
@@ -307,4 +309,30 @@ ns_status ns_settle_fast_acks(ns_db *db, ns_outcome *outcomes, size_t n, size_t 
   ns_status st = make_acks(&room, n) ? settle_acks(db, outcomes, n, &room, err) : ns_no_memory(err);
   free_acks(&room);
   return st == NS_OK ? move_settled_to_end(outcomes, n, rest, err) : st;
+}
+
+/* ------------------------------------------------------ of a row, in one statement */
+
+bool ns_settle_one_open(ns_db *db, const ns_verdict *v) {
+  const ns_lease *b = ns_claim_leases_batch(&db->claim.leases, v->lease);
+  const ns_claimed *c = ns_claim_leases_find(&db->claim.leases, v->lease, v->id, v->run);
+  bool is_plain = v->kind == NS_ACK && v->nchildren == 0 && !ns_verdict_written(v);
+  bool is_ours = !db->is_host && !db->user_tx && db->settle.blamed == 0 && !db->settle.forgets;
+  return c != NULL && is_plain && is_ours && b->span == 0 && c->heard == 0 && !c->shown &&
+         c->row.source != 0 && ns_source_ends(db, &c->row);
+}
+
+ns_status ns_settle_one(ns_db *db, ns_verdict *v, int64_t cycle, bool *cut, ns_err *err) {
+  const ns_lease *b = ns_claim_leases_batch(&db->claim.leases, v->lease);
+  const ns_claimed *c = ns_claim_leases_find(&db->claim.leases, v->lease, v->id, v->run);
+  const ns_source_last e = {.row = c->row,
+                            .job = v->id,
+                            .run = v->run,
+                            .queue_id = c->queue_id,
+                            .lease = b->open == 1 ? v->lease : 0,
+                            .cycle = cycle,
+                            .result = v->result};
+  v->status = NS_OK;
+  v->dead = false;
+  return ns_source_end(db, &e, cut, err);
 }

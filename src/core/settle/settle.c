@@ -423,12 +423,6 @@ static ns_status write_all(ns_db *db, ns_outcome *outcomes, size_t n, ns_err *er
   return st;
 }
 
-/* A single job of a row, which is done and leaves nothing else behind. */
-static ns_status end_with_row(ns_db *db, const ns_outcome *f, ns_err *err) {
-  ns_status st = ns_settle_signals_forget(db, f, 1, err);
-  return st == NS_OK ? ns_source_end(db, f->queue_id, key_of(f), f->v->result, err) : st;
-}
-
 /* Settles verdicts with outcomes that depend on the job row: all but plain acks. */
 static ns_status settle_rest(ns_db *db, ns_outcome *outcomes, size_t n, ns_err *err) {
   ns_status st;
@@ -444,8 +438,6 @@ static ns_status settle_rest(ns_db *db, ns_outcome *outcomes, size_t n, ns_err *
       ns_settle_decide(&outcomes[i]);
       ns_settle_park_bound(db, &outcomes[i]);
     }
-  if (n == 1 && ns_source_ends(db) && outcomes[0].v->nchildren == 0 && !db->settle.forgets)
-    return end_with_row(db, outcomes, err);
   if ((st = lock_keys(db, outcomes, n, err)) != NS_OK ||
       (st = ns_settle_park_lock(db, outcomes, n, err)) != NS_OK)
     return st;

@@ -12,6 +12,15 @@
 ** ns_db_begun. Errors: failures of the whole batch. */
 ns_status ns_settle_batch(ns_db *db, ns_verdict *v, size_t n, ns_err *err);
 
+/* May this verdict, alone, be written in one statement (ns_settle_one)? It is the ack of a job of an
+** adopted table's row, which leaves nothing else behind. */
+bool ns_settle_one_open(ns_db *db, const ns_verdict *v);
+
+/* Writes it and commits: it is OK. 'cycle': the number for the holder's row. '*cut': it may have
+** been written all the same; else what fails is to be settled with all that it takes. Errors: those
+** of the statement; GONE. */
+ns_status ns_settle_one(ns_db *db, ns_verdict *v, int64_t cycle, bool *cut, ns_err *err);
+
 /* After the commit: claims are forgotten in memory. */
 void ns_settle_done(ns_db *db, const ns_verdict *v, size_t n);
 

@@ -7,7 +7,8 @@
 ** cannot be written is owed: its row is locked by another session, or the server refuses the
 ** change (a trigger, say). A statement that fails changes nothing, and the transaction goes on.
 ** A single row that is done is not locked first: the change is only made while it is the job's.
-** When it was not, the transaction is run again, and asks.
+** When it was not, the transaction is run again, and asks. Where nothing else is to be written, one
+** statement does all (ns_source_end); the verdict behind one that has failed is settled with more.
 **
 ** Invariant: a row is written only while it is the job's, and what is known of the rows of a
 ** batch is forgotten with it. Asserted where they are added: there are none of an earlier one.
@@ -302,25 +303,28 @@ ns_status ns_source_pay(ns_db *db, ns_source_debt *debts, size_t n, ns_err *err)
 
 /* ------------------------------------------------------------- in one statement */
 
-bool ns_source_ends(const ns_db *db) {
-  const ns_source_state *s = &db->source;
-  return s->nrows == 1 && s->rows[0].standing == NS_ROW_TRIED &&
-         find_table(db, s->rows[0].row.source)->texts.ends.p != NULL;
+bool ns_source_ends(const ns_db *db, const ns_origin *row) {
+  const ns_source_table *t = find_table(db, row->source);
+  return t != NULL && t->texts.ends.p != NULL && !db->source.careful;
 }
 
-ns_status ns_source_end(ns_db *db, int64_t queue, ns_bytes key, ns_bytes result, ns_err *err) {
-  const ns_source_row *row = &db->source.rows[0];
-  const ns_value params[] = {ns_vint(row->row.row), ns_vint(row->job),
-                             ns_db_claimant(db) != 0 ? ns_vint(ns_db_claimant(db)) : ns_vnull,
-                             ns_vopt(result), ns_vint(queue), ns_vtext(key)};
+ns_status ns_source_end(ns_db *db, const ns_source_last *e, bool *cut, ns_err *err) {
+  ns_buf key = NS_BUF_INIT;
   ns_stmt *s;
-  ns_status st;
-  ns_assert(ns_source_ends(db) && db->in_tx);
-  st = ns_db_prepared(db, &s, find_table(db, row->row.source)->texts.ends, err);
-  if (st == NS_OK)
-    st = ns_stmt_run(db->link, s, params, err);
+  ns_status st = NS_ENOMEM;
+  ns_assert(ns_source_ends(db, &e->row) && !db->in_tx);
+  *cut = false;
+  ns_buf_addf(&key, NS_SOURCE_PREFIX "%lld:%lld", (long long)e->row.source, (long long)e->row.row);
+  if (!key.oom)
+    st = ns_db_run_whole_text(
+        db, find_table(db, e->row.source)->texts.ends,
+        (ns_value[]){ns_vint(e->row.row), ns_vint(e->job), ns_vint(e->run), ns_vint(db->holder),
+                     ns_vopt(e->result), ns_vint(e->queue_id), ns_vtext(ns_buf_bytes(&key)),
+                     e->lease != 0 ? ns_vint(e->lease) : ns_vnull, ns_vint(e->cycle)},
+        &s, cut, err);
+  ns_buf_free(&key);
   db->source.careful = st != NS_OK;
-  return st == NS_OK || st == NS_EGONE || st == NS_ENOMEM ? st : ns_db_check_changed(0, 1, err);
+  return st;
 }
 
 /* ------------------------------------------------------------------- hooks */

@@ -103,13 +103,22 @@ bool ns_source_has_lost(const ns_db *db, int64_t job);
 /* Writes into the rows that are held, and marks what is paid so. Errors: GONE, BUSY, NOMEM. */
 ns_status ns_source_pay(ns_db *db, ns_source_debt *debts, size_t n, ns_err *err);
 
-/* Is a single row tried, of a table with a statement for ns_source_end? */
-bool ns_source_ends(const ns_db *db);
+/* Has the table of a row a statement for ns_source_end, and has the last one worked? */
+bool ns_source_ends(const ns_db *db, const ns_origin *row);
 
-/* Ends the job of that row as done, if no job waits for it, and writes the row. 'result' may be
-** absent. What fails is to be rolled back, and tried again with all that it takes: BUSY. Errors:
-** GONE, NOMEM, too. */
-ns_status ns_source_end(ns_db *db, int64_t queue, ns_bytes key, ns_bytes result, ns_err *err);
+/* A job of a row that is done, and leaves nothing else behind. */
+typedef struct ns_source_last {
+  ns_origin row;
+  int64_t job, run, queue_id;
+  int64_t lease;   /* of which it is the last open claim; 0: there are more */
+  int64_t cycle;   /* the number for the holder's row */
+  ns_bytes result; /* may be absent */
+} ns_source_last;
+
+/* Ends it in one statement, which is a whole transaction, if no job waits for it and the row is
+** still its own, and writes the row. '*cut' as of ns_db_run_whole. What fails is to be tried with
+** all that it takes. Errors: those of the statement; GONE. */
+ns_status ns_source_end(ns_db *db, const ns_source_last *e, bool *cut, ns_err *err);
 
 /* The batch is over: nothing is held for it any more. */
 void ns_source_forget(ns_db *db);
