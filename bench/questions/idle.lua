@@ -12,7 +12,10 @@ local function question(s)
     text = "Processor time of all the host's processes, and of the server on its behalf, as parts of one processor."
       .. " Statements to the server, and how many of the seconds had none.",
     rounds = 1,
-    ask = { function() return s:program("idle", math.max(2, 20 * math.min(s.scale, 1) // 1 | 0), 8, 500) end },
+    ask = { function()
+      local part = math.min(s.scale, 1)
+      return s:program("idle", math.max(2, 20 * part // 1 | 0), 8, math.max(20, 500 * part // 1 | 0))
+    end },
   }
 end
 if ... == "bench.questions.idle" then return question end

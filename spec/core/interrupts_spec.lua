@@ -366,7 +366,7 @@ end)
 -- look at dead holders that a KILL QUERY met was logged as an error, and waited ten seconds to
 -- come again.
 describe("locked for minutes:", function()
-  local PATIENCE = 5 -- s: read_timeout
+  local PATIENCE = 3 -- s: read_timeout
 
   describe("what somebody keeps locked", function()
     local url, locker, handle, q

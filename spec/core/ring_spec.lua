@@ -9,7 +9,7 @@ local proxy = require "spec.support.proxy"
 
 describe("a ring", function()
   -- Two rings each: 10,000 rings with NIGHTSHIFT_LONG.
-  local ROUNDS = math.ceil((os.getenv "NIGHTSHIFT_LONG" and 5000 or 1500) / proc.limit(1))
+  local ROUNDS = math.ceil((os.getenv "NIGHTSHIFT_LONG" and 5000 or 1000) / proc.limit(1))
 
   -- Answers each job of "there" by one of "back", at a moment of its own.
   local ANSWERER = [[

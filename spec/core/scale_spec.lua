@@ -10,8 +10,9 @@ local proc = require "spec.support.proc"
 -- Many claimers at once: each job exactly once, and no deadlock that a caller
 -- sees. The same detector is shown to catch a queue that is wrong.
 describe("concurrent claimers", function()
-  -- 20,000 jobs with NIGHTSHIFT_LONG.
-  local CLAIMERS, JOBS = 200, os.getenv "NIGHTSHIFT_LONG" and 20000 or 4000
+  -- With NIGHTSHIFT_LONG 200 of them and 20,000 jobs.
+  local LONG = os.getenv "NIGHTSHIFT_LONG"
+  local CLAIMERS, JOBS = LONG and 200 or 100, LONG and 20000 or 2000
 
   -- Starts n programs, lets them go together, waits; returns id -> how often.
   local function run(program, url, n)
@@ -179,7 +180,7 @@ describe("many queues:", function()
     assert(handle:transaction(function(tx)
       local urgent = {}
       for i = 1, 150 do urgent[i] = { "job", i, { priority = 200 } } end
-      for i = 1, 20 do
+      for i = 1, 10 do
         assert(tx:queue("q" .. i):push("low", i, { priority = 1 }))
         assert(tx:queue("q" .. i):push_many(urgent))
       end
@@ -452,8 +453,8 @@ describe("floors:", function()
 
     it("what is committed late is found, among more removed rows than it reads at a time", function()
       local _ <close> = blocking()
-      for _ = 1, 25 do pushed(1000) end
-      claims(25, 1000)
+      for _ = 1, 12 do pushed(1000) end
+      claims(12, 1000)
       h = host.start(url, "return { job = function() end }")
       for _ = 1, 20 do eventually(is_done(pushed(1)[1])) end
       local id

@@ -184,7 +184,7 @@ describe("a queue of commands:", function()
   end
 
   local function start_host(mark, order)
-    local file = designs.file("worker_queue", { order = order })
+    local file = designs.file("worker_queue", { order = order, backoff = 0.5 })
     return host.start(lab.url(), mark .. ".lua", { "--adopt", file, "--workers", "4", "--log", "json" })
   end
 

@@ -70,7 +70,7 @@ describe("remedies:", function()
   end)
 
   describe("64 claimers with a connection each", function()
-    local CLAIMERS, PUSHERS, JOBS = 64, 4, 6400
+    local CLAIMERS, PUSHERS, JOBS = 64, 4, 3200
 
     local function waits() return tonumber(all "SHOW GLOBAL STATUS LIKE 'Innodb_row_lock_waits'"[1].Value) end
 
@@ -132,7 +132,7 @@ describe("remedies:", function()
   end)
 
   -- make test-million: 1,000,000
-  local MANY = tonumber(os.getenv "NIGHTSHIFT_MANY") or 100000
+  local MANY = tonumber(os.getenv "NIGHTSHIFT_MANY") or 50000
 
   describe(("%d jobs"):format(MANY), function()
     local BATCH, BACKLOG = 1000, 5000

@@ -391,7 +391,7 @@ return {
       local h = host.start(url, SCRIPT, { "--workers", "200" })
       local file = fixture.file("marks", "")
       local items = {}
-      for i = 1, 3000 do
+      for i = 1, 1500 do
         items[i] = { "mark", { file = file, n = i, size = i % 50 * 700, sleep = i % 7 == 0 and 0.05 or nil },
           { max_crashes = 50 } }
       end
@@ -400,12 +400,12 @@ return {
       for _ = 1, 60 do
         local workers = host.members(h.pid)
         if #workers > 0 then nst.kill(workers[math.random(#workers)], "KILL") end
-        if count_done() == 3000 then break end
+        if count_done() == 1500 then break end
       end
-      eventually(function() return count_done() == 3000 end, 120)
+      eventually(function() return count_done() == 1500 end, 120)
       local begun = {}
       for line in io.lines(file) do begun[line] = true end
-      for i = 1, 3000 do assert.is_true(begun[tostring(i)], i) end
+      for i = 1, 1500 do assert.is_true(begun[tostring(i)], i) end
       assert.equal(0, handle:execute "SELECT COUNT(*) AS n FROM nightshift_job"[1].n)
       assert.equal(0, handle:execute "SELECT COUNT(*) AS n FROM nightshift_lease"[1].n)
       stop(h)

@@ -110,7 +110,7 @@ describe("slow readers:", function()
   local url, handle, q
   with_database(function(...) handle, q, url = ... end)
 
-  local FLOOD <const> = 3000 -- jobs of two lines
+  local FLOOD <const> = 1500 -- jobs of two lines
   local SCRIPT = [[
   local line = ("x"):rep(1500)
   return {

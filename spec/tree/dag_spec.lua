@@ -287,7 +287,7 @@ function dags.check(handle, graph, path)
   return #rows
 end
 
-local GRAPHS, JOBS = 12, 60
+local GRAPHS, JOBS = os.getenv "NIGHTSHIFT_LONG" and 12 or 6, 60
 local seed = math.tointeger(tonumber(os.getenv "SEED" or "")) or os.time() % 100000
 local seconds = tonumber(os.getenv "DAG_SECONDS" or "")
 

@@ -394,7 +394,7 @@ end)
 -- A long chain of jobs, each waiting for the one before: as the first failed, all
 -- of it was cancelled by a function that called itself, and the stack ended.
 describe("a long chain of jobs", function()
-  local LENGTH = 3000
+  local LENGTH = 1500
 
   local FAIL = [[
 local nightshift = require "nightshift"

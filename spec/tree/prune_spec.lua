@@ -186,7 +186,7 @@ end)
 -- at between two trees, so one tree of 100,000 jobs kept the jobs of all queues waiting
 -- for more than a second, and a session that locked a row of it, for as long as it held that.
 describe("a host that deletes a large tree of old jobs", function()
-  local CHILDREN = tonumber(os.getenv "CHILDREN") or 20000 -- 300000 takes some minutes
+  local CHILDREN = tonumber(os.getenv "CHILDREN") or 12000 -- 300000 takes some minutes
 
   local SCRIPT = "return { tick = function() end }"
 

@@ -209,7 +209,7 @@ describe("signals:", function()
     -- Each round every sender is told a job, and sends after a random moment; the
     -- jobs are parked meanwhile.
     it("from 20 connections is never lost", function()
-      local SENDERS, ROUNDS = 20, 50
+      local SENDERS, ROUNDS = 20, 25
       local folder = fixture.dir()
       local program = fixture.file("sender.lua", [[
       local db = assert(require "nightshift".open(arg[1]))
