@@ -33,6 +33,13 @@ lint-cppcheck: # leaks: test-asan finds them
 ci:
 	@env -u MAKEFLAGS -u MFLAGS .ci/run
 
+# What the stages after the specs need, so that it is there before they begin.
+.PHONY: ci-builds
+ci-builds:
+	@$(PARALLEL) O=build/asan SAN=$(SANITIZERS) tests build/asan/heap
+	@$(PARALLEL) O=build/tsan SAN=thread tests
+	@$(PARALLEL) $(FUZZ_FLAGS) fuzzers
+
 #: make format      clang-format over the C files
 .PHONY: format
 format:
