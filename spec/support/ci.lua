@@ -1,8 +1,8 @@
 -- Output of busted for people and for CI: the plain dots, a line per slow test and per slow
 -- file. Then each failure with its first lines once more (CI keeps the end of long output). The
 -- last line is "N passed, N failed, N skipped". Nothing run is a failure. With
--- NIGHTSHIFT_TIMES=FILE each spec file's seconds are added to that file; spec/support/shards.sh
--- balances by them. The two figures behind them are the processor's seconds of the specs with
+-- NIGHTSHIFT_TIMES=FILE each spec file's seconds are added to that file: the longest come first in
+-- spec/support/shards.sh. The two figures behind them are the processor's seconds of the specs with
 -- their processes, and of the server.
 
 local SLOW, SLOW_FILE = 5, 10 -- seconds
@@ -38,7 +38,19 @@ return function(options)
   local busted = require "busted"
   local handler = require "busted.outputHandlers.plainTerminal"(options)
   local slow = {}
-  local times = os.getenv "NIGHTSHIFT_TIMES"
+  local times, todo = os.getenv "NIGHTSHIFT_TIMES", os.getenv "NIGHTSHIFT_TODO"
+
+  -- Several processes have the same list of files. Each file stands in a folder, which only one
+  -- process takes it from; the other ones run nothing of it.
+  if todo then
+    busted.subscribe({ "file", "start" }, function(file)
+      local path = todo .. "/" .. file.name:gsub("^%./", ""):gsub("/", "+")
+      if not os.remove(path) then
+        file.run, file.taken = setmetatable({}, { __index = file.run, __call = function() end }), true
+      end
+      return nil, true
+    end)
+  end
 
   busted.subscribe({ "test", "end" }, function(test)
     if test.duration and test.duration > SLOW then
@@ -63,7 +75,7 @@ return function(options)
     if file.duration and file.duration > SLOW_FILE then
       slow[#slow + 1] = ("%6.1f s  %s"):format(file.duration, file.name)
     end
-    if times and file.duration then
+    if times and file.duration and not file.taken then
       local out <close> = assert(io.open(times, "a"))
       local after = spent()
       out:write(("%7.1f %7.1f %7.1f %s\n"):format(file.duration, after[1] - before[1], after[2] - before[2], file.name))
