@@ -32,8 +32,10 @@ local function question(s)
       }
     end)
   end
-  for _, n in ipairs(WORKERS) do add(n, "all", ("%d worker%s"):format(n, n > 1 and "s" or "")) end
-  for _, n in ipairs(WORKERS) do add(n, "failed", ("%d worker%s, no history"):format(n, n > 1 and "s" or "")) end
+  local numbers = {}
+  for i, n in ipairs(WORKERS) do numbers[i] = n <= jobs // 10 and n or nil end -- so that each has some jobs
+  for _, n in ipairs(numbers) do add(n, "all", ("%d worker%s"):format(n, n > 1 and "s" or "")) end
+  for _, n in ipairs(numbers) do add(n, "failed", ("%d worker%s, no history"):format(n, n > 1 and "s" or "")) end
   return {
     title = "End to end: no-op jobs through `nightshift work`",
     text = "Floor: claim + ack in batches of 1000. No history: `--history failed`, and the floor writes none. Processor"
