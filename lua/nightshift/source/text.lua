@@ -260,14 +260,14 @@ end
 function Maker:count()
   local parts, map = self.parts, self.map
   local sinks = parts.priority and map.decay > 0
+  local limit, beyond, less, more = "least", "<", "-", "+"
+  if map.lower_first then limit, beyond, less, more = "most", ">", "+", "-" end
   return set_of(parts.attempts and self:sql("{attempts} = IF(COALESCE({attempts}, 0) < {1} - l.n, "
       .. "COALESCE({attempts}, 0) + l.n, GREATEST(COALESCE({attempts}, 0), {1}))", parts.attempts.most),
     parts.attempts_left and self:sql "{attempts_left} = IF({attempts_left} > l.n, {attempts_left} - l.n, \z
       IF(l.n > 0, 0, {attempts_left}))",
-    sinks and map.lower_first and self:sql("{priority} = IF({priority} > {1} - l.n * {2}, {1}, "
-      .. "{priority} + l.n * {2})", parts.priority.most, map.decay),
-    sinks and not map.lower_first and self:sql("{priority} = IF({priority} < {1} + l.n * {2}, {1}, "
-      .. "{priority} - l.n * {2})", parts.priority.least, map.decay))
+    sinks and self:sql("{priority} = IF({priority} {3} {1} {5} l.n * {2}, {1}, {priority} {4} l.n * {2})",
+      parts.priority[limit], map.decay, beyond, less, more))
 end
 
 --- A row that is taken in: it names its claimant.
@@ -351,17 +351,6 @@ end
 --- Rows in the order of their ids; with their past where a condition is on that.
 function Maker:pick(past, ...) return self:fill("source_pick", { past = past or "", where = all_of(...) }) end
 
-function Maker:order()
-  return set_of(self.parts.priority and self:sql("{priority}" .. (self.map.lower_first and "" or " DESC")),
-    self:sql("{id}" .. (self.map.newest_first and " DESC" or "")))
-end
-
---- Has this row a handler among the names that are given? Null: all have.
-function Maker:is_served()
-  if not self.parts.name then return "? IS NULL OR TRUE" end
-  return self:sql "COALESCE(JSON_CONTAINS(?, JSON_QUOTE(CONVERT({name} USING utf8mb4))), TRUE)"
-end
-
 --- All columns, as text has them: times in the mapping's zone.
 function Maker:columns()
   local words = {}
@@ -394,18 +383,15 @@ function Maker:list_dead(columns)
   return self:fill("source_dead", { columns = columns, past = self:past(), where = self:seen_dead() })
 end
 
---- Which column says when a row was done.
-function Maker:ended()
-  return self.parts.completed_at and "completed_at" or self.parts.status.kind == "time" and "status"
-    or self.parts.updated and "updated"
-end
-
 local function is_overdue(m) return all_of(m:theirs(), m:is_past("claimed_at", m.map.overdue)) end
 
 --- The statements by their names; nil or false where the mapping has no use for one.
 local statements = {
-  look = function(m)
-    return m:fill("source_look", { where = m:ready(), order = m:order(), served = m:is_served() })
+  look = function(m) -- rows that have a handler among the names that are given; null: all have
+    local order = set_of(m.parts.priority and m:sql("{priority}" .. (m.map.lower_first and "" or " DESC")),
+      m:sql("{id}" .. (m.map.newest_first and " DESC" or "")))
+    local served = m.parts.name and m:sql "COALESCE(JSON_CONTAINS(?, JSON_QUOTE(CONVERT({name} USING utf8mb4))), TRUE)"
+    return m:fill("source_look", { where = m:ready(), order = order, served = served or "? IS NULL OR TRUE" })
   end,
   next = function(m)
     return m.parts.retry_after and m:fill("source_next", { where = m:waiting(), ["until"] = m:until_due() })
@@ -449,7 +435,8 @@ local statements = {
   dead_pick = function(m) return m:pick(nil, m:seen_dead(), m:is_childless()) end,
   open_pick = function(m) return m:pick(nil, m:waiting(), m:unkeyed()) end,
   done_old = function(m)
-    local part = m:ended()
+    local part = m.parts.completed_at and "completed_at" or m.parts.status.kind == "time" and "status"
+      or m.parts.updated and "updated"
     return part and m:pick(nil, m:done(), m:is_childless(), m:is_past(part, "?"))
   end,
   dead_old = function(m) -- where no column says when, the history does
