@@ -565,21 +565,32 @@ describe("the recipe of", function()
   it("a video pipeline publishes both sizes", function()
     local folder = proc.folder()
     write(folder .. "/push.lua", block("doc/recipes.md", "db:flow {"))
-    write(folder .. "/encoder_api.lua", [[
+    -- Encodings of the size 480 fail, until a file says that they do not.
+    write(folder .. "/encoder_api.lua", ([[
       local asked = {}
       return {
-        start = function(file, height) return file .. "-" .. height end,
+        start = function(file, height, key)
+          if height == 480 then io.open(%q, "a"):write(key, "\n"):close() end
+          return file .. "-" .. height
+        end,
         status = function(operation)
           asked[operation] = (asked[operation] or 0) + 1
-          return asked[operation] > 1 and { url = "http://" .. operation } or { retry_after = "1" }
+          if operation:find "480" and not io.open(%q) then return { failed = "no such codec" } end
+          return asked[operation] > 1 and { url = "http://" .. operation } or {}
         end,
-      }]])
+      }]]):format(folder .. "/started", folder .. "/mended"))
     local status, out, errors = proc.run { proc.lua, folder .. "/push.lua", "film", env = { NIGHTSHIFT_URL = url } }
     assert.equal(0, status, errors)
-    local id = assert(math.tointeger(tonumber(out:match "^%d+")))
+    local id = assert(math.tointeger(tonumber(out:match "^(%d+)\n$")))
     local script = ("package.path = %q .. package.path\n"):format(folder .. "/?.lua;") ..
-      block("doc/recipes.md", "encoder_api"):gsub("every = 30", "every = 1")
+      block("doc/recipes.md", "encoder_api"):gsub("every = 30", "every = 0.05")
     local ended, log = host.drain(url, script, { "--workers", "1", "--drain" })
+    assert.equal(0, ended, log)
+    assert.equal("cancelled", handle:job(id).state)
+    assert(os.execute(("[ $(sort -u %s/started | wc -l) = 3 ]"):format(folder)), read(folder .. "/started"))
+    write(folder .. "/mended", "")
+    assert(handle:retry(id, { tree = true }))
+    ended, log = host.drain(url, script, { "--workers", "1", "--drain" })
     assert.equal(0, ended, log)
     assert.same({ urls = { "http://film-1080", "http://film-480" } }, handle:job(id).result)
   end)
