@@ -185,7 +185,7 @@ function Shared:add(key, value, ttl) end
 --- Adds to a number. Keeps the ttl.
 ---@param key string
 ---@param by number? default 1
----@param init number? what a key without a value starts from; default 0
+---@param init number? start of a key without a value; default 0
 ---@return number? sum
 ---@return string? message
 ---@return nightshift.Code? code `INVALID` for no number or an overflow, `FULL`
@@ -213,7 +213,7 @@ function Shared:delete(key) end
 ---@return nightshift.Code? code
 function Shared:ttl(key) end
 
---- The keys, or those with a prefix, in no order.
+--- The keys, or only keys with a prefix, in no order.
 ---@param prefix string?
 ---@return string[]? keys
 ---@return string? message
@@ -231,7 +231,7 @@ local Lock = {}
 --- Raises when this process has one already.
 ---@param timeout nightshift.Duration? default: the lock's own, 30 s
 ---@return nightshift.Lock? lock itself
----@return string? message says who holds it
+---@return string? message names the holder
 ---@return nightshift.Code? code `BUSY`, `INVALID`, `FULL`
 function Lock:acquire(timeout) end
 
@@ -288,7 +288,7 @@ function Db:why(id) end
 ---@field queue string?
 ---@field name string?
 ---@field limit integer? default 50
----@field after integer? an id: only those below it, newest id first
+---@field after integer? an id: only jobs below it, newest id first
 
 --- Lists jobs, without their payloads. With a state: next first, or newest
 --- first when finished. Where there are more than 20,000 jobs, a filter by name or queue
@@ -388,7 +388,7 @@ function Db:transaction(fn) end
 ---@param ... nil|boolean|number|string|lightuserdata
 ---@return table? rows
 ---@return string? message
----@return nightshift.Code? code `SQL`, `DENIED`, `GONE`, `BUSY`, or one of those
+---@return nightshift.Code? code `SQL`, `DENIED`, `GONE`, `BUSY`, or one of the above
 function Db:execute(sql, ...) end
 
 ---@class nightshift.DbLockOptions
@@ -524,7 +524,7 @@ function Db:flow(root) end
 function Db:flow_many(roots) end
 
 ---@class nightshift.AdoptStatus values of the status column: text, whole numbers,
----booleans or nightshift.null; in a column of dates "now" is the present, or any date but those named for other states:
+---booleans or nightshift.null; in a column of dates "now" is the present, or any date not named for another state:
 ---"1970-01-01 00:00:01"
 ---@field column string
 ---@field open string|integer|boolean|lightuserdata
@@ -532,7 +532,7 @@ function Db:flow_many(roots) end
 ---@field done string|integer|boolean|lightuserdata|nil absent: `completed_at` tells
 ---@field failed string|integer|boolean|lightuserdata|nil absent: rows come back until their attempts are spent
 
----@class nightshift.Mapping names of columns; those that are absent are not used
+---@class nightshift.Mapping names of columns; absent ones are not used
 ---@field table string of this database
 ---@field id string? its primary key, a whole number; "id"
 ---@field name string|{column: string}|nil the handler that runs its rows; the table's name
@@ -566,7 +566,7 @@ function Db:flow_many(roots) end
 --- table's name. Nothing is added to the table.
 ---@param mapping nightshift.Mapping
 ---@return nightshift.Adopted? t
----@return string? message names what does not fit the table
+---@return string? message names the part that does not fit the table
 ---@return nightshift.Code? code `INVALID`, `NOT_FOUND`, `DENIED`, `BUSY`, `STATE`
 function Db:adopt(mapping) end
 
@@ -718,7 +718,7 @@ function Adopted:tune(opts) end
 ---@field failed_at number? seconds since 1970, by the server's clock
 ---@field holder integer? the holder that had claimed it
 ---@field error string? its beginning
----@field payload any the row, without what is NULL; or the column that the mapping names
+---@field payload any the row, without NULL columns; or the column that the mapping names
 
 ---@class nightshift.DeadKind
 ---@field error string the first line, with "#" for numbers; "" when none is known
@@ -783,7 +783,7 @@ function Adopted:drain(opts) end
 --- program ends in any way.
 ---@class nightshift.DbLock
 ---@field name string
----@overload fun(fn: fun(...): ..., ...): ... what fn returned; or nil, message, `BUSY`
+---@overload fun(fn: fun(...): ..., ...): ... the values of fn; or nil, message, `BUSY`
 local DbLock = {}
 
 --- Takes a slot. Raises when this object holds one. Not inside a transaction.
@@ -846,7 +846,7 @@ function Transaction:ack(job, result) end
 --- and the error goes on. It may stand in another one. Its acks are written at its end. It saves
 --- nothing when the server has rolled back all (`BUSY`: a deadlock).
 ---@param fn fun(tx: nightshift.Transaction): ...
----@return any ... what `fn` returned, or true when that was nothing
+---@return any ... the values of `fn`, or true when there are none
 function Transaction:try(fn) end
 
 --- A queue handle; it keeps its database handle alive.
@@ -866,7 +866,7 @@ local Queue = {}
 ---@field unique string|nightshift.Unique|nil key that at most one live job of the queue has
 ---@field max_attempts integer? errors before it is dead; default 10, at most a million
 ---@field max_polls integer? polls before it is dead; default: no limit
----@field max_phases integer? waits since the push or the last signal before it is dead; default: what its handler says,
+---@field max_phases integer? waits since the push or the last signal before it is dead; default: its handler's number,
 ---or 100; 0: no limit
 ---@field max_crashes integer? worker deaths before it is dead; default 5. It runs again after 0, 1, 10, then 60 s
 ---@field backoff nightshift.Duration? first delay before a retry; default 5 s, doubling
@@ -948,7 +948,7 @@ function Queue:stats() end
 ---@field queue string
 ---@field name string
 ---@field payload any nil for null
----@field state any what the last `again` kept
+---@field state any kept by the last `again`
 ---@field attempt integer 1 for the first
 ---@field attempts integer failed ones before
 ---@field polls integer times it came back by `again`
@@ -960,10 +960,10 @@ function Queue:stats() end
 ---@field root integer?
 ---@field phase integer how often `wait` has parked it
 ---@field after integer[] the jobs that it was pushed to wait for, without parent and children
----@field results nightshift.Result[] what became of its children, in the order of spawning, and behind them of those of
+---@field results nightshift.Result[] outcomes of its children, in the order of spawning, and behind them of the jobs of
 ---`after`
 ---@field awaits string? the signal it has waited for
----@field signal any what was sent, nightshift.null for null; nil: nothing came before the deadline
+---@field signal any the value sent, nightshift.null for null; nil: nothing came before the deadline
 ---@field created number
 ---@field due number
 ---@field deadline number?
@@ -1006,8 +1006,8 @@ function Job:wait(opts) end
 
 ---@class nightshift.AgainOptions
 ---@field delay nightshift.Duration? when `retry_after` says nothing; nil: the pace of the poll, or the job's backoff
----@field retry_after string|number|nil a response's Retry-After: seconds or a date of HTTP. What is neither counts as
---- absent; what is less than a second, or over, means a second
+---@field retry_after string|number|nil a response's Retry-After: seconds or a date of HTTP. Any other text counts as
+--- absent; less than a second, or an instant that is over, means a second
 ---@field date string? the Date of the same response, which a date is compared with; nil: this machine's clock
 ---@field state any nil keeps the last one
 
@@ -1098,10 +1098,10 @@ function Job:db() end
 ---@field reason string? dead, cancelled
 ---@field error string? its first 300 characters
 
----@class nightshift.JobInfo: nightshift.JobRow what db:job gives
+---@class nightshift.JobInfo: nightshift.JobRow the row of db:job
 ---@field key string
 ---@field payload any
----@field kept any what the last `again` kept: a handler has it as `job.state`
+---@field kept any kept by the last `again`: a handler has it as `job.state`
 ---@field result any
 ---@field unique string?
 ---@field max_polls integer?
@@ -1134,45 +1134,45 @@ function Job:db() end
 ---@field beat number
 ---@field version string
 ---@field leases integer batches it holds
----@field workers integer? of a host: those that take jobs
----@field busy integer? those that run one
----@field leaving integer? those that take no more, and end when theirs has
+---@field workers integer? of a host: workers that take jobs
+---@field busy integer? workers that run one
+---@field leaving integer? workers that take no more, and end when their job has
 ---@field loads integer? how often its scripts have been loaded
----@field scripts string? a short hash of the texts of those
+---@field scripts string? a short hash of their texts
 ---@field old_scripts integer? workers that still run older ones
 ---@field load_ended number? when they were last read, or could not be
----@field load_error string? why they could not; those of before go on
+---@field load_error string? why they could not be read; the earlier ones go on
 ---@field unsettled {n: integer, oldest: number, server: string?}? verdicts that have waited for more than a second to
----be written: how many, seconds of the oldest, what the server says that the host waits for; who may not see the host's
----sessions is told of none
+---be written: how many, seconds of the oldest, the server's state of the host's wait; an account that may not see the
+---host's sessions gets none
 
----@class nightshift.Why what db:why knows
+---@class nightshift.Why the facts of db:why
 ---@field kind nightshift.WhyKind
 ---@field id integer
 ---@field name string
 ---@field queue string
 ---@field outcome "done"|"dead"|"cancelled"|nil finished
 ---@field reason string? finished
----@field error string? finished, retry: what the history keeps, cut
+---@field error string? finished, retry: the history's text, cut
 ---@field finished_at number? finished
----@field holder integer? running, busy, lost: who has it
+---@field holder integer? running, busy, lost: its holder
 ---@field host string? the same: his machine
 ---@field pid integer? the same: his process
 ---@field since number? the same: since when
 ---@field progress number? running, 0 to 1
 ---@field status string? running
 ---@field waited number? unsettled: seconds since its handler has ended
----@field server string? unsettled: what the server says that its host waits for
+---@field server string? unsettled: the server's state of its host's wait
 ---@field lock string? limit: the lock or semaphore it waits for
 ---@field held_by {id: integer?, name: string?, host: string?, pid: integer?, since: number}[]? limit: job or program
 ---@field by integer? paused: the job that was paused; running: the same, later
 ---@field left integer? waits, waits_children: jobs it waits for; paused: besides
 ---@field total integer? waits_children: all its children
----@field done integer? waits_children: those that have ended
+---@field done integer? waits_children: ended children
 ---@field on {id: integer, name: string?, state: nightshift.State?}[]? waits, waits_children: the first three
 ---@field cause nightshift.Why? waits, waits_children: the one that tells most
 ---@field signal string? waits_signal
----@field came string[]? waits_signal: those that have come, and that it does not wait for
+---@field came string[]? waits_signal: names of signals that have come, and that it does not wait for
 ---@field deadline number? waits_signal: when it runs without; poll
 ---@field due number? scheduled, retry, poll, no_handler
 ---@field attempt integer? retry: which one is next
@@ -1182,10 +1182,10 @@ function Job:db() end
 ---@field polls integer? poll
 ---@field max_polls integer? poll
 ---@field queue_paused true? scheduled, retry, poll, waits_signal: its queue is
----@field hosts integer? no_host: live ones, of other queues; quiet: those that could
+---@field hosts integer? no_host: live ones, of other queues; quiet: hosts that could
 ---@field programs integer? no_host: live programs that claim by themselves
 ---@field handler string? no_handler
----@field known string[]? no_handler: what the hosts of its queue have
+---@field known string[]? no_handler: names that the hosts of its queue have
 ---@field missed integer? no_handler: hosts that had none
 ---@field dead_at number? no_handler: it ends then
 ---@field workers integer? busy, ready: of all hosts that could run it
@@ -1209,8 +1209,8 @@ function Job:db() end
 ---| "poll"
 ---| "queue_paused"
 ---| "no_host" # none that lives serves its queue
----| "no_handler" # none of those that do has one
----| "quiet" # those that do take no jobs now
+---| "no_handler" # none of the serving hosts has one
+---| "quiet" # the serving hosts take no jobs now
 ---| "busy" # no worker is free
 ---| "ready" # it is about to start
 

@@ -259,7 +259,7 @@ function methods:slots()
 end
 
 --- Takes an existing table as a source of jobs: see source/table.lua.
----@param mapping table which of its columns is used for what
+---@param mapping table the use of its columns
 ---@return nightshift.Adopted|nil
 ---@return string? message
 ---@return string? code

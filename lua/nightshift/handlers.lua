@@ -131,7 +131,7 @@ local function check_limited(handler)
   return message, bytes
 end
 
--- ------------------------------------------------------ what goes around a handler
+-- ------------------------------------------------------ around a handler
 
 local LONGEST, SPREAD = 3600, 0.2 -- as those of a push's backoff
 
@@ -145,7 +145,7 @@ function handlers.pause(first, n)
   return math.floor(pause * (1 + SPREAD * (2 * math.random() - 1)))
 end
 
---- What is wrong with backoff; nil and the value, µs or a function, when nothing is.
+--- The fault of a backoff; nil and the value, µs or a function, when there is none.
 local function check_backoff(backoff)
   if backoff == nil or type(backoff) == "function" then return nil, backoff end
   local ok, us, message = pcall(options.duration, backoff, "backoff")
@@ -164,7 +164,7 @@ local function checked(check, run)
   end
 end
 
---- What is called for a job.
+--- The function that is called for a job.
 local function composed(handler)
   local run, around = handler.run, handler.around
   if around then
@@ -174,7 +174,7 @@ local function composed(handler)
   return handler.check and checked(handler.check, run) or run
 end
 
---- Adds what a handler declares; what is wrong with it.
+--- Adds a handler's declarations; gives the fault, if there is one.
 local function add_schedule(set, name, handler)
   local def, wrong = definition.declared(name, handler)
   if wrong then return wrong end
@@ -234,9 +234,9 @@ end
 ---@return string[]|string names in order, or the message
 ---@return table<string, integer>? memory bytes by name, where a handler has a limit
 ---@return table<string, integer>? phases by name, where a handler says so
----@return {short: string, files: string}? version of what was read
+---@return {short: string, files: string}? version of the files read
 ---@return string[]? schedules that handlers declare, {name, schedule} each, as JSON
----@return table<string, integer|function>? backoffs µs of the first pause, or what says each
+---@return table<string, integer|function>? backoffs µs of the first pause, or the function that gives each
 function handlers.load(paths)
   local files, set = {}, { functions = {}, places = {}, names = {}, memory = {}, phases = {}, schedules = {},
     backoffs = {}, seen = versions.begin() }

@@ -33,7 +33,7 @@ end
 --- Calls the registered functions, one after the other.
 ---@param event string
 ---@param complain fun(event: string, text: string) called with each error
----@param ... any what they are given
+---@param ... any their arguments
 function hooks.run(event, complain, ...)
   for _, fn in ipairs(EVENTS[event]) do
     local ok, message = xpcall(fn, traceback, ...)

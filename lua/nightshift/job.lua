@@ -21,10 +21,10 @@ local raise = options.raise
 ---@field state any of again
 ---@field delay number? seconds; nil: the job's backoff
 ---@field go_on integer? of wait: 1: whatever a child does; of again: 1: past the deadline, too
----@field asked boolean? of again: the delay is what a response asked for
+---@field asked boolean? of again: the delay is from a response
 ---@field children table[]? spawned: entries for the core, each with its id and its payload as `json`
 
----@class nightshift.Backend what carries the verbs out
+---@class nightshift.Backend carries the verbs out
 ---@field settle fun(job: table, verdict: nightshift.Verdict): ...
 ---@field touch fun(job: table): ...
 ---@field progress fun(job: table, progress: number, text: string?): ...
@@ -122,10 +122,10 @@ end
 
 -- ------------------------------------------------- verdicts that are raised
 
--- What nightshift.discard and nightshift.retry_in raise: {kind, text, delay}.
+-- The value that nightshift.discard and nightshift.retry_in raise: {kind, text, delay}.
 local Raised = { __name = "nightshift.verdict", __tostring = function(self) return self.text end }
 
---- The verdict that an error value is; nil: it is an error as others are.
+--- The verdict that an error value is; nil: it is an ordinary error.
 ---@param value any
 ---@return {kind: "discard"|"fail", text: string, delay: number?}?
 function job.raised(value)
@@ -371,7 +371,7 @@ function methods:cancelled()
 end
 
 --- Should a long handler come to an end? True once its host drains or stops, or when the job is
--- cancelled. It may keep what it has, and go back: `return job:again(0, state)`.
+-- cancelled. It may keep its state, and go back: `return job:again(0, state)`.
 ---@return boolean
 function methods:stopping()
   own(self, "stopping")

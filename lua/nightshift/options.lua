@@ -59,7 +59,7 @@ local nearest
 --- Makes a missing method raise, with the name of one that is like it. Names that begin with "_"
 -- are our own, and may be absent.
 ---@param methods table<string, function>
----@param noun string what people call such an object: "db"
+---@param noun string the word for such an object: "db"
 ---@return table methods
 function options.methods(methods, noun)
   return setmetatable(methods, { __index = function(_, name)
@@ -72,7 +72,7 @@ end
 --- Raises unless a method got its object, as `job.ack()` does not.
 ---@param object any
 ---@param meta table of such objects
----@param noun string what people call one: "job"
+---@param noun string the word for one: "job"
 ---@param verb string
 function options.own(object, meta, noun, verb)
   if getmetatable(object) == meta then return end
@@ -95,7 +95,7 @@ end
 
 --- Raises for an argument behind the last one: Lua would drop it in silence.
 ---@param verb string
----@param takes string what the verb takes
+---@param takes string the verb's arguments, in words
 ---@param extra any
 function options.no_more(verb, takes, extra)
   if extra ~= nil then raise("%s takes %s; it got a %s behind them", verb, takes, type(extra)) end

@@ -210,7 +210,7 @@ end
 ---@param verbs table
 ---@param check fun(self, verb: string) raises when the handle is closed
 ---@param claim fun(self, verb: string, limit: integer, opts: table?): nightshift.Job[]?, string?, string?
----@param noun string what is claimed: "jobs"
+---@param noun string for messages: "jobs"
 function queue.add_claims(verbs, check, claim, noun)
   -- Claims one job; a bare nil when none came within `wait`.
   function verbs:claim(opts)

@@ -118,7 +118,7 @@ end
 -- ----------------------------------------------------------------- dates of HTTP
 
 -- Texts in, seconds out. A date has one of the three forms of RFC 9110, section 5.6.7, and is GMT
--- whatever the machine's time zone is. What is none of them is nil, never an error: it comes from
+-- whatever the machine's time zone is. Any other text gives nil, never an error: it comes from
 -- other people's servers.
 
 local MONTHS = { Jan = 1, Feb = 2, Mar = 3, Apr = 4, May = 5, Jun = 6,

@@ -83,7 +83,7 @@ end
 
 --- After all is loaded.
 ---@param seen nightshift.Seen
----@return {short: string, files: string} version a hash of all, of one text its own, and of what, as JSON
+---@return {short: string, files: string} version a hash of all, of one text its own, and the files, as JSON
 function versions.finish(seen)
   local items, hashes = seen.items, {}
   add_modules(seen)
@@ -96,10 +96,10 @@ function versions.finish(seen)
   return { short = #hashes == 1 and hashes[1] or core.hash(table.concat(hashes)), files = list(items) }
 end
 
--- ------------------------------------------------------------- what hosts tell
+-- ------------------------------------------------------------- reports of hosts
 
---- What a host does when its scripts could not be read.
----@param scripts string version of those that it has; "": none
+--- How a host goes on when its scripts could not be read.
+---@param scripts string version of its present ones; "": none
 ---@return string
 function versions.goes_on(scripts)
   return scripts == "" and "runs nothing" or "goes on with " .. scripts

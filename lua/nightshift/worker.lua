@@ -210,7 +210,7 @@ local function delay_of(backoff, failed, err, api)
   api.complain("backoff", job.error_text(message or us or seconds))
 end
 
---- Calls what scripts want to be told of: how a job has ended.
+--- Calls the functions that scripts have registered for the end of a job.
 local function tell_end(ended, result, v, since, api)
   local seconds = core.clock() - since
   local kind = v and v.kind or "ack"
@@ -272,8 +272,8 @@ end
 ---@param connection table options for nightshift.open
 ---@param memory integer bytes for jobs with a handler that says nothing; 0: no limit
 ---@param max_children integer that a run may spawn; 0: the default
----@return {names: string[], version: string, files: string, schedules: string[]}|nil loaded what the host is told:
----names of the handlers, version of the scripts, and of what, as JSON, and the schedules that they declare
+---@return {names: string[], version: string, files: string, schedules: string[]}|nil loaded the host's part:
+---names of the handlers, version of the scripts, and its files, as JSON, and the schedules that they declare
 ---@return function|string begin called once in each worker, with two random
 -- integers; or the message
 ---@return function? run called per job; returns a result, or nil and a verdict,

@@ -1,10 +1,11 @@
--- Statements about holders and what they hold. Sorted by name.
+-- Statements about holders and their claims. Sorted by name.
 --
--- audit_…: finding live jobs that are in no place, and putting them back. The looks read by key, a
--- stretch at a time, and lock nothing. The repair looks again under the lock of the job's row.
--- rescue_…: looking after other holders, and giving back what the dead ones held.
--- slot_…: slots of locks and semaphores. Each statement runs on its own and writes one row at most,
--- by its key. A statement that takes a slot waits for no row lock, so there is nothing to deadlock.
+-- audit_…: finding live jobs that are in no place, and putting them back. The looks read by
+-- key, a stretch at a time, and lock nothing. The repair looks again under the lock of the
+-- job's row. rescue_…: looking at other holders, and giving back claims of dead ones. slot_…:
+-- slots of locks and semaphores. Each statement runs on its own and writes one row at most, by
+-- its key. A statement that takes a slot waits for no row lock, so there is nothing to
+-- deadlock.
 
 -- name: audit_begin
 -- One host looks at a time, as long as its connection lives. 1: it is this one.

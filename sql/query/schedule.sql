@@ -5,15 +5,15 @@
 INSERT IGNORE INTO nightshift_schedule (name, definition) VALUES (?, 'null')
 
 -- name: schedule_due
--- Params: how many. Key: due, a range from its begin; locks those rows, around those that other
+-- Params: how many. Key: due, a range from its begin; locks its rows, skipping rows that other
 -- hosts have. Schedules that are due, the oldest tick first.
 SELECT name, definition, next_at, {now} AS now
 FROM nightshift_schedule FORCE INDEX (due)
 WHERE next_at <= {now} ORDER BY next_at LIMIT ? FOR UPDATE SKIP LOCKED
 
 -- name: schedule_end
--- Params: name, when it was last declared. Key: PRIMARY. One that no script declares any more, unless
--- one has done so meanwhile.
+-- Params: name, when it was last declared. Key: PRIMARY. One that no script declares any more,
+-- unless one has done so meanwhile.
 DELETE FROM nightshift_schedule WHERE name = ? AND declared = ?
 
 -- name: schedule_fail
@@ -21,8 +21,8 @@ DELETE FROM nightshift_schedule WHERE name = ? AND declared = ?
 UPDATE nightshift_schedule SET next_at = NULL, error = LEFT(?, 500) WHERE name = ?
 
 -- name: schedule_forgotten
--- Params: µs. Key: declared, a range from its begin. No locks. Schedules that no script has declared
--- for so long.
+-- Params: µs. Key: declared, a range from its begin. No locks. Schedules that no script has
+-- declared for so long.
 SELECT name, declared FROM nightshift_schedule FORCE INDEX (declared)
 WHERE declared < {now} - ? LIMIT 1000
 
@@ -37,8 +37,8 @@ SELECT name, definition, next_at, paused = 1 AS paused, version, last_at, last_j
 FROM nightshift_schedule WHERE definition <> 'null' ORDER BY name
 
 -- name: schedule_live
--- Params: [[queue,key],…]. Keys: name of queue, PRIMARY of unique_key, one row at a time. No locks.
--- Keys that a live job has.
+-- Params: [[queue,key],…]. Keys: name of queue, PRIMARY of unique_key, one row at a time. No
+-- locks. Keys that a live job has.
 SELECT STRAIGHT_JOIN u.ukey
 FROM JSON_TABLE(?, '$[*]' COLUMNS (queue VARCHAR(64) {bytes} PATH '$[0]',
   ukey VARCHAR(190) {bytes} PATH '$[1]')) v
@@ -46,8 +46,8 @@ JOIN nightshift_queue q FORCE INDEX (name) ON q.name = v.queue
 JOIN nightshift_unique_key u FORCE INDEX (PRIMARY) ON u.queue_id = q.id AND u.ukey = v.ukey
 
 -- name: schedule_move
--- Params: [[name,next tick,last tick,last job,how many ticks were skipped],…]. Key: PRIMARY, one row
--- at a time, locked by schedule_due.
+-- Params: [[name,next tick,last tick,last job,how many ticks were skipped],…]. Key: PRIMARY,
+-- one row at a time, locked by schedule_due.
 UPDATE JSON_TABLE(?, '$[*]' COLUMNS (name VARCHAR(100) {bytes} PATH '$[0]',
   next_at BIGINT PATH '$[1]', last_at BIGINT PATH '$[2]', last_job BIGINT PATH '$[3]',
   skipped INT PATH '$[4]')) v
@@ -61,8 +61,8 @@ SELECT COALESCE((SELECT GREATEST(0, next_at - {now}) FROM nightshift_schedule FO
   WHERE next_at > 0 ORDER BY next_at LIMIT 1), -1)
 
 -- name: schedule_pause
--- Params: next tick, paused, next tick, name. Key: PRIMARY, locked by schedule_hold. What has a next
--- tick has no error.
+-- Params: next tick, paused, next tick, name. Key: PRIMARY, locked by schedule_hold. A schedule
+-- with a next tick has no error.
 UPDATE nightshift_schedule
 SET error = IF(? IS NULL, error, NULL), paused = ?, next_at = ? WHERE name = ?
 

@@ -1,18 +1,18 @@
 -- Statements about adopted tables: their rows are taken in as jobs. Sorted by name.
 --
--- Only templates open such a table: lua/nightshift/source/text.lua puts in for their {marks} the
--- quoted names, the conditions and the assignments of a mapping. They run in UTC, so that each
--- time is an instant. Rows change by the table's primary key; FORCE INDEX, because the server
--- would rather take one of the status, and locks more there.
+-- Only templates open such a table: for their {marks} lua/nightshift/source/text.lua puts in
+-- the quoted names, the conditions and the assignments of a mapping. They run in UTC, so that
+-- each time is an instant. Rows change by the table's primary key. FORCE INDEX, because the
+-- server would rather take an index of the status, and locks more there.
 
 -- name: source_add
--- Params: table, mapping. Key: tab; locks its row. What people are shown of it.
+-- Params: table, mapping. Key: tab; locks its row. The mapping as people are shown it.
 INSERT INTO nightshift_source (tab, mapping) VALUES (?, ?)
 ON DUPLICATE KEY UPDATE mapping = VALUES(mapping)
 
 -- name: source_attempts
 -- Params: [[job,attempts],…]. Key: PRIMARY of job, one row at a time, written by us a moment
--- ago. Rows that have failed before come in as what they are.
+-- ago. Sets the failures that rows had before they were taken in.
 UPDATE JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$[0]', attempts INT PATH '$[1]')) v
 STRAIGHT_JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id
 SET j.attempts = v.attempts
@@ -28,7 +28,7 @@ STRAIGHT_JOIN nightshift_unique_key u FORCE INDEX (PRIMARY)
 
 -- name: source_back_ready
 -- Params: queue, source, are failures known to the row, [job,…] or NULL for all, how many.
--- Keys: PRIMARY of ready, a range, and of job; locks both, around what claims have. Jobs that
+-- Keys: PRIMARY of ready, a range, and of job; locks both, skipping rows of claims. Jobs that
 -- may be given back: a row does not know of polls or of waits.
 SELECT STRAIGHT_JOIN r.rank, r.ready_at, j.id, SUBSTRING_INDEX(j.ukey, ':', -1) AS row_id
 FROM (SELECT ? AS queue, ? AS source, ? AS counts, ? AS ids) p
@@ -49,9 +49,9 @@ STRAIGHT_JOIN nightshift_ready r FORCE INDEX (PRIMARY)
   ON r.queue_id = p.queue AND r.rank = v.rank AND r.ready_at = v.ready_at AND r.job_id = v.job
 
 -- name: source_columns
--- Params: table, four times. The live columns: which of them are the primary key (for COLUMN_KEY
--- another may be), hold JSON, are generated. With each what keeps the rows (NULL: the table is being
--- altered), and the zone of times that have none, where the mapping does not say it.
+-- Params: table, four times. The live columns: which of them are the primary key (for
+-- COLUMN_KEY another may be), hold JSON, are generated. With each the engine (NULL: the table
+-- is being altered), and the zone of times without one, where the mapping does not name it.
 SELECT c.COLUMN_NAME AS name, c.DATA_TYPE AS data_type, c.COLUMN_TYPE AS type,
   CAST(COALESCE(c.CHARACTER_MAXIMUM_LENGTH, 0) AS SIGNED) AS length,
   c.IS_NULLABLE = 'YES' AS nullable,
@@ -71,7 +71,7 @@ ORDER BY c.ORDINAL_POSITION
 
 -- name: source_counts
 -- Template. Params: how many are counted of each, five times. Index: status. No locks. Rows by
--- state, but for those that are taken in; and µs until the next of those that wait is due.
+-- state, without rows that have jobs; and µs until the next waiting one is due.
 {source_utc}SELECT r.n AS ready, w.n AS waiting, w.next_due, c.n AS theirs, d.n AS done, x.n AS dead
 FROM (SELECT COUNT(*) AS n FROM (SELECT 1 FROM {table} t WHERE {ready} LIMIT ?) l) r
 JOIN (SELECT COUNT(*) AS n, MIN(l.due) AS next_due
@@ -95,14 +95,14 @@ FROM {table} t JOIN (SELECT ? AS error) e {past}
 WHERE {where} AND {source_blamed} GROUP BY 1 ORDER BY count DESC, error LIMIT ?
 
 -- name: source_debts
--- Params: source, the row behind which they begin, how many. Key: of_row, a range in its
--- order; locks them, around those that another runner has.
+-- Params: source, the row behind which the debts begin, how many. Key: of_row, a range in its
+-- order; locks them, skipping debts that another runner has.
 SELECT seq, row_id, job_id, failures, due, outcome
 FROM nightshift_owed FORCE INDEX (of_row)
 WHERE source = ? AND row_id > ? ORDER BY source, row_id, seq LIMIT ? FOR UPDATE SKIP LOCKED
 
 -- name: source_debts_of
--- Params: source, [row,…]. Key: of_row, one row at a time; locks them. What some rows are owed.
+-- Params: source, [row,…]. Key: of_row, one row at a time; locks them. The debts to some rows.
 SELECT STRAIGHT_JOIN o.seq, o.row_id, o.job_id, o.failures, o.due, o.outcome
 FROM (SELECT ? AS source) p
 JOIN JSON_TABLE(?, {ids}) v
@@ -119,13 +119,13 @@ STRAIGHT_JOIN {table} t FORCE INDEX (PRIMARY) ON {id} = l.id
 DO RELEASE_LOCK(CONCAT('nightshift-source:', {here}, ':', ?))
 
 -- name: source_end
--- Template. Params: row, job, run, holder, result, queue, unique key, lease or NULL, number of the
--- cycle. A whole transaction in one round trip, which ends a job that is done and writes its row, as
--- settle_lock, settle_finish, source_write, settle_unique, settle_gone, settle_lease and
--- holder_cycle do. Keys: PRIMARY of each; does not wait for locks of the job or of its row. It fails,
--- and nothing is written, when the row is not the job's, or locked, and when jobs wait for this
--- one. Those are looked for when the job is locked. A failure is rolled back here or, after a KILL,
--- by the sender. No EXISTS: see source_known.
+-- Template. Params: row, job, run, holder, result, queue, unique key, lease or NULL, number of
+-- the cycle. A whole transaction in one round trip: ends a done job and writes its row. It does
+-- the work of settle_lock, settle_finish, source_write, settle_unique, settle_gone,
+-- settle_lease and holder_cycle. Keys: PRIMARY of each; does not wait for locks of the job or
+-- of its row. It fails, and nothing is written, when the row is not the job's, or locked, and
+-- when jobs wait for this one. Those are looked for when the job is locked. A failure is rolled
+-- back here or, after a KILL, by the sender. No EXISTS: see source_known.
 BEGIN NOT ATOMIC
   DECLARE v_row BIGINT DEFAULT ?;
   DECLARE v_job BIGINT DEFAULT ?;
@@ -185,24 +185,25 @@ END
 SELECT id, mapping, rate FROM nightshift_source WHERE tab = ?
 
 -- name: source_hold
--- Template. Params: [[row,job],…]. Key: PRIMARY, one row at a time; locks those that are the
--- jobs' still, past locked ones, or waits for these.
+-- Template. Params: [[row,job],…]. Key: PRIMARY, one row at a time; locks rows that are still
+-- the jobs', skipping locked ones, or waits for these.
 {source_now}SELECT STRAIGHT_JOIN l.id, l.job
 FROM JSON_TABLE(?, {source_rows}) l
 JOIN {table} t FORCE INDEX (PRIMARY) ON {id} = l.id WHERE {where}
 FOR UPDATE {past}
 
 -- name: source_indexes
--- Params: table. The columns of each index, in backticks; of those behind the first, which run
--- downwards.
+-- Params: table. The columns of each index, in backticks; DESC marks the ones behind the first
+-- that run downwards.
 SELECT GROUP_CONCAT('`', REPLACE(COLUMN_NAME, '`', '``'), '`',
   IF(SEQ_IN_INDEX > 1 AND COLLATION = 'D', ' DESC', '') ORDER BY SEQ_IN_INDEX SEPARATOR ', ') AS columns
 FROM information_schema.STATISTICS
 WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = ? GROUP BY INDEX_NAME
 
 -- name: source_into
--- Params: target, target, table. The columns of the table, with what keeps the rows of the target
--- (NULL: there is none), and whether it makes the column's value (NULL: it has no such column).
+-- Params: target, target, table. The columns of the table, with the target's engine (NULL:
+-- there is no target). And whether the target generates the column's value (NULL: it has no
+-- such column).
 SELECT x.ENGINE AS engine, c.COLUMN_NAME AS name, d.IS_GENERATED AS made
 FROM information_schema.COLUMNS c
 LEFT JOIN information_schema.TABLES x ON x.TABLE_SCHEMA = DATABASE() AND x.TABLE_NAME = ?
@@ -212,9 +213,9 @@ WHERE c.TABLE_SCHEMA = DATABASE() AND c.TABLE_NAME = ?
 ORDER BY c.ORDINAL_POSITION
 
 -- name: source_jobs
--- Params: queue, the key behind which they begin, the end of such keys, how many. Keys: PRIMARY of
--- unique_key, a range; PRIMARY of job, one row at a time. No locks. How many jobs of its rows are in
--- which state, and µs until the next of them is due.
+-- Params: queue, the key behind which they begin, the end of such keys, how many. Keys: PRIMARY
+-- of unique_key, a range; PRIMARY of job, one row at a time. No locks. How many jobs of its
+-- rows are in which state, and µs until the next of them is due.
 SELECT x.state, COUNT(*) AS n, MIN(x.due) - {now} AS next_due
 FROM (SELECT {state} AS state, j.due
   FROM (SELECT job_id FROM nightshift_unique_key FORCE INDEX (PRIMARY)
@@ -236,8 +237,8 @@ LEFT JOIN nightshift_owed o FORCE INDEX (of_row) ON o.source = p.source AND o.ro
 WHERE u.job_id IS NOT NULL OR o.seq IS NOT NULL
 
 -- name: source_list
--- All sources, with what was decided about them, µs since a host last took in rows (NULL: one
--- does, or none has), and how many of their rows are owed something, of the 100,000 oldest debts.
+-- All sources with their settings and the number of rows with debts. unserved: µs since a host
+-- last took in rows; NULL: one does, or none has. Only the 100,000 oldest debts are counted.
 -- Keys: name of queue; PRIMARY of owed, a range. No locks.
 SELECT s.id, s.tab AS `table`, s.mapping, s.rate, COALESCE(q.paused, 0) AS paused,
   IS_USED_LOCK(CONCAT('nightshift-source:', {here}, ':', s.id)) IS NOT NULL AS served,
@@ -259,7 +260,7 @@ WHERE queue_id = ? AND ukey > ? AND ukey < ? ORDER BY ukey LIMIT ?
 
 -- name: source_lock
 -- Template. Params: [row,…], how many. Key: PRIMARY, one row at a time, in the order of the
--- list; locks what it gives, does not wait for locks.
+-- list; locks its rows, does not wait for locks.
 {source_utc}SELECT STRAIGHT_JOIN {columns}
 FROM JSON_TABLE(?, {ids}) l
 JOIN {table} t FORCE INDEX (PRIMARY) ON {id} = l.id WHERE {where}
@@ -280,8 +281,8 @@ FROM JSON_TABLE(?, {source_rows}) l
 LEFT JOIN {table} t FORCE INDEX (PRIMARY) ON {id} = l.id WHERE NOT COALESCE({where}, FALSE)
 
 -- name: source_move
--- Template. Params: [row,…]. Key: PRIMARY, one row at a time, locked by source_lock. What the
--- target has already is an error.
+-- Template. Params: [row,…]. Key: PRIMARY, one row at a time, locked by source_lock. A row that
+-- the target already has is an error.
 INSERT INTO {into} ({to}) SELECT {from}
 FROM JSON_TABLE(?, {ids}) l
 STRAIGHT_JOIN {table} t FORCE INDEX (PRIMARY) ON {id} = l.id
@@ -311,8 +312,8 @@ FROM JSON_TABLE(?, '$[*]' COLUMNS (source INT PATH '$[0]', row_id BIGINT PATH '$
   outcome VARCHAR(10) {bytes} PATH '$[5]', why VARCHAR(500) {bytes} PATH '$[6]')) v
 
 -- name: source_own
--- Params: source. Does this session own the lock of those who take in rows of a
--- table? Takes it when it is free; a session that stops answering loses it.
+-- Params: source. Does this session own the lock of the runner that takes in rows of a table?
+-- Takes it when it is free; a session that stops answering loses it.
 SELECT IF(IS_USED_LOCK(n.name) <=> CONNECTION_ID(), TRUE, GET_LOCK(n.name, 0)) AS ours
 FROM (SELECT CONCAT('nightshift-source:', {here}, ':', ?) AS name) n
 
@@ -322,7 +323,7 @@ DELETE o FROM JSON_TABLE(?, {ids}) v
 STRAIGHT_JOIN nightshift_owed o FORCE INDEX (PRIMARY) ON o.seq = v.id
 
 -- name: source_past
--- Part of what people ask of dead rows: their last jobs p, as far as these are among the 100,000
+-- Part of the questions about dead rows: their last jobs p. They are found among the 100,000
 -- that died last, or were cancelled last, of all queues. Keys: outcome, PRIMARY of finished. No
 -- locks. The LIMIT makes the server keep them in a table with a key.
 LEFT JOIN (SELECT CAST(SUBSTRING_INDEX(y.ukey, ':', -1) AS SIGNED) AS row_id, f.id AS job, f.holder,
@@ -343,7 +344,7 @@ LEFT JOIN (SELECT CAST(SUBSTRING_INDEX(y.ukey, ':', -1) AS SIGNED) AS row_id, f.
 
 -- name: source_pick
 -- Template. Params: at most one of its conditions, the row behind which they begin, how many.
--- Rows in the order of their ids, so that nothing is sorted and what was deleted is not read
+-- Rows in the order of their ids, so that nothing is sorted and deleted rows are not read
 -- again. Index: PRIMARY. No locks.
 {source_utc}SELECT {id} AS id FROM {table} t FORCE INDEX (PRIMARY) {past}
 WHERE {where} AND {id} > ? ORDER BY {id} LIMIT ?
@@ -354,7 +355,7 @@ UPDATE (SELECT ? AS words) p STRAIGHT_JOIN JSON_TABLE(?, {ids}) v
 STRAIGHT_JOIN nightshift_owed o FORCE INDEX (PRIMARY) ON o.seq = v.id SET o.why = p.words
 
 -- name: source_row
--- Template. Params: row. Key: PRIMARY. No locks. What becomes of a row.
+-- Template. Params: row. Key: PRIMARY. No locks. The state of a row: done, dead, or live.
 {source_utc}SELECT CASE WHEN {done} THEN 'done' WHEN {dead} THEN 'dead' ELSE 'live' END AS state
 FROM {table} t FORCE INDEX (PRIMARY) WHERE {id} = ?
 
@@ -381,7 +382,8 @@ SELECT q.paused, s.rate,
 FROM nightshift_queue q JOIN nightshift_source s WHERE q.id = ? AND s.id = ?
 
 -- name: source_there
--- Template. No row; an error when there is no such table. Waits for who alters it.
+-- Template. Gives no row; an error when there is no such table. Waits for a session that alters
+-- it.
 SELECT 1 FROM {table} t LIMIT 0
 
 -- name: source_try
@@ -393,8 +395,8 @@ SET STATEMENT time_zone='{zone}' FOR DO 1
 UPDATE nightshift_source SET rate = ? WHERE id = ?
 
 -- name: source_turn
--- Params: source, µs. Key: PRIMARY, one row. Changes it when nobody has looked after the table
--- for so long.
+-- Params: source, µs. Key: PRIMARY, one row. Changes it when no program has looked after the
+-- table for so long.
 UPDATE nightshift_source SET seen = {now} WHERE id = ? AND COALESCE(seen, 0) <= {now} - ?
 
 -- name: source_write

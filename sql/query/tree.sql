@@ -14,7 +14,7 @@ FOR UPDATE
 
 -- name: admin_tree_children
 -- Params: [id,…] of jobs that are locked. Keys: PRIMARY of child, a range each, of job and of
--- edge. The live children of each, except those that wait for its end; locks them. Is the edge
+-- edge. The live children of each, except children that wait for its end; locks them. Is the edge
 -- there? It comes and goes under the lock of the job that waits.
 SELECT STRAIGHT_JOIN c.parent, t.id, (SELECT 1 FROM nightshift_edge e FORCE INDEX (PRIMARY)
   WHERE e.on_id = t.id AND e.job_id = c.parent)

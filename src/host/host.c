@@ -35,7 +35,7 @@ static void complain(const char *text, size_t n) {
 
 /* ------------------------------------------------- handlers and processes */
 
-/* What the scripts declare; absent: nothing. */
+/* The scripts' declarations; absent: none. */
 static void tell_schedules(nsh_host *h, ns_bytes list) {
   char *text = list.p != NULL ? strndup(list.p, list.n) : NULL;
   nsh_must(list.p == NULL || text != NULL);

@@ -1,7 +1,7 @@
 /*
-** The host: the process that `nightshift work` is. It puts loop, dispatcher, zygotes and workers
-** together and answers signals. The files that stand beside the folders declare here what they
-** use of each other. Configuration and scripts have headers of their own, which folders use.
+** The host: the process that `nightshift work` is. It puts loop, dispatcher, zygotes and
+** workers together and answers signals. The files beside the folders declare here the functions
+** that they share. Configuration and scripts have headers of their own, which folders use.
 */
 #ifndef NSH_HOST_H
 #define NSH_HOST_H
@@ -110,8 +110,8 @@ void nsh_loop_close(nsh_loop *l);
 /* ------------------------------------------------- adopted tables: runners.c */
 
 /*
-** The runners of adopted tables: a thread for each takes its rows in as jobs, and writes what is
-** owed to them.
+** The runners of adopted tables: a thread for each takes its rows in as jobs, and writes debts
+** to them.
 **
 ** Invariant: a table that is locked, slow or altered keeps only its own runner waiting. (Not
 ** asserted: it is about time.)
@@ -119,7 +119,7 @@ void nsh_loop_close(nsh_loop *l);
 
 typedef struct nsh_runners nsh_runners;
 
-/* Connects and checks the mappings. '*out' is what there is to close, on errors, too. Errors: as
+/* Connects and checks the mappings. '*out' is to be closed, on errors, too. Errors: as
 ** db:adopt. */
 ns_status nsh_runners_open(nsh_runners **out, const nsh_config *cfg, nsh_exchange *exchange,
                            ns_err *err);
@@ -127,9 +127,8 @@ ns_status nsh_runners_open(nsh_runners **out, const nsh_config *cfg, nsh_exchang
 /* Starts the threads, with all signals blocked. Errors: NOMEM. */
 ns_status nsh_runners_start(nsh_runners *all, ns_err *err);
 
-/* When no verdict is left to write: rows that were not begun are given back, what is owed is
-** written, and the threads end. False: one is stuck, and all that it uses has to stay. NULL is
-** allowed. */
+/* When no verdict is left to write: rows that were not begun are given back, debts are written,
+** and the threads end. False: one is stuck, and all that it uses has to stay. NULL is allowed. */
 bool nsh_runners_close(nsh_runners *all);
 
 /* ----------------------------------------------- recurring jobs: schedules.c */
@@ -139,12 +138,12 @@ bool nsh_runners_close(nsh_runners *all);
 ** the host's scripts.
 **
 ** Invariant: a host without schedules has neither a Lua state nor a connection for them. (Not
-** asserted: a Lua state does not know what it is for.)
+** asserted: a Lua state does not know its use.)
 */
 
 typedef struct nsh_schedules nsh_schedules;
 
-/* Starts the thread, with all signals blocked. '*out' is what there is to close, on errors, too.
+/* Starts the thread, with all signals blocked. '*out' is to be closed, on errors, too.
 ** Errors: NOMEM. */
 ns_status nsh_schedules_start(nsh_schedules **out, const nsh_config *cfg, nsh_exchange *exchange,
                               ns_err *err);

@@ -1,10 +1,10 @@
 /*
-** Runners of adopted tables: a thread with a Lua state and a connection of its own for each, so
-** a table that is slow, locked or altered delays no other. What a runner does is written in
-** lua/nightshift/source/runner.lua; here is what it needs of the host.
+** Runners of adopted tables: a thread with a Lua state and a connection of its own for each. So
+** a table that is slow, locked or altered delays no other. lua/nightshift/source/runner.lua has
+** the work of a runner; here are the functions of the host for it.
 **
-** Invariant: a runner shares nothing with the host but what is in the exchange, and waits there.
-** (Not asserted: a Lua state does not know its threads.)
+** Invariant: a runner shares only the exchange with the host, and waits there. (Not asserted: a
+** Lua state does not know its threads.)
 */
 #include "host.h"
 
@@ -20,7 +20,7 @@
 #include "nsl.h"
 #include "worker/worker.h"
 
-#define END_MAX (5 * NS_SECOND)   /* for what a runner is at, and its last writes */
+#define END_MAX (5 * NS_SECOND)   /* for a runner's current work, and its last writes */
 #define LEAVE_MAX (NS_SECOND / 2) /* ... of a host that leaves without the server */
 
 typedef struct runner {
@@ -45,7 +45,7 @@ struct nsh_runners {
   runner items[];
 };
 
-/* ------------------------------------------------ what Lua asks of the host */
+/* ------------------------------------------------ functions for Lua */
 
 static runner *self_of(lua_State *L) {
   return lua_touserdata(L, lua_upvalueindex(1));
@@ -74,7 +74,7 @@ static int runner_wait(lua_State *L) {
 }
 
 /***
-What the host can run.
+The handlers that the host can run.
 @function serves
 @treturn string a list of names in JSON, with null at its end when there are more
 */
@@ -105,7 +105,7 @@ static int runner_taking(lua_State *L) {
   return 1;
 }
 
-/* What all of them have told. The lock is held. */
+/* Publishes the reports of all runners. The lock is held. */
 static void publish(const nsh_runners *all) {
   nsh_exchange *m = all->exchange;
   m->rows_rested = true;
@@ -120,7 +120,7 @@ static void publish(const nsh_runners *all) {
 }
 
 /***
-Tells a host that drains what is left of the table.
+Tells a draining host how much is left of the table.
 @function tell
 @tparam boolean rested nothing may be taken in
 @tparam number due seconds until a row that waits may be; below 0: none waits

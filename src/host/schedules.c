@@ -1,9 +1,9 @@
 /*
 ** The thread of schedules: it sleeps until the upkeep has seen a tick that is due, or scripts that
 ** declare schedules were loaded. Only then does it open a Lua state with a connection of its own.
-** What it does there is written in lua/nightshift/schedule/runner.lua.
+** lua/nightshift/schedule/runner.lua has its work.
 **
-** Invariant: it shares nothing with the host but what is in the exchange, and waits there. (Not
+** Invariant: it shares only the exchange with the host, and waits there. (Not
 ** asserted: a Lua state does not know its threads.)
 */
 #include "host.h"
@@ -34,7 +34,7 @@ struct nsh_schedules {
   bool ends, ended;
 };
 
-/* ------------------------------------------------ what Lua asks of the host */
+/* ------------------------------------------------ functions for Lua */
 
 static nsh_schedules *self_of(lua_State *L) {
   return lua_touserdata(L, lua_upvalueindex(1));

@@ -3,7 +3,7 @@
 **
 ** Texts that come from scripts are cut and made valid here, so that the server takes them.
 **
-** What another process does with a signal is in its status, in hexadecimal masks.
+** The signals that another process handles are in its status, in hexadecimal masks.
 */
 #include "scripts.h"
 

@@ -6,9 +6,9 @@
 ** holds. It serves one thread at a time. Every function that can fail returns an ns_status and
 ** fills the caller's ns_err; 'err' must not be NULL unless the function says so. Texts come and
 ** go as ns_bytes, pointer and length; p == NULL means absent. Arguments are borrowed for the
-** call; the function's comment says who frees its results. Durations are microseconds; instants
-** are microseconds since 1970, UTC, by the server's clock. Payloads, results and states are
-** JSON text in UTF-8, which is moved and never parsed.
+** call; the function's comment tells how its results are freed. Durations are microseconds;
+** instants are microseconds since 1970, UTC, by the server's clock. Payloads, results and
+** states are JSON text in UTF-8, which is moved and never parsed.
 **
 ** Example: pushes one job, claims it, settles it.
 **

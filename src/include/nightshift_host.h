@@ -246,7 +246,7 @@ typedef struct ns_workers {
   int64_t busy;    /* run one */
   int64_t leaving; /* take no more, and end when theirs has */
   int64_t loads;   /* how often the scripts have been loaded */
-  int64_t old;     /* of those, running other scripts than the ones loaded last */
+  int64_t old;     /* workers that run other scripts than the ones loaded last */
 } ns_workers;
 
 /* Tells that. Nothing happens without a holder. Errors: GONE, BUSY. */
@@ -279,7 +279,7 @@ typedef struct ns_rescued {
 } ns_rescued;
 
 /*
-** Looks at all other holders and gives back what dead ones held, and claims with a lease that
+** Looks at all other holders and gives back claims of dead ones, and claims with a lease that
 ** has run out. '*again_in': µs until another look may find more, at most 10 s. Errors: GONE,
 ** BUSY, STATE (in a transaction).
 */

@@ -194,11 +194,11 @@ static int look_failed(lua_State *L, const ns_rescued *all, ns_err *err) {
 }
 
 /***
-** Looks at all other holders and gives back claims of dead ones.
-** @function db:look
-** @tparam[opt=0] integer patience µs: looks again as long as the grace of a holder that seems dead
-** ends within it
-** @treturn {holders=integer,jobs=integer,poison=integer}
+Looks at all other holders and gives back claims of dead ones.
+@function db:look
+@tparam[opt=0] integer patience µs: looks again as long as the grace of a holder that seems dead
+ends within it
+@treturn {holders=integer,jobs=integer,poison=integer}
 */
 static int db_look(lua_State *L) {
   ns_err err;
@@ -226,12 +226,12 @@ static int db_look(lua_State *L) {
 }
 
 /***
-** One whole round that looks for jobs that are in no place, and mends findings that the round
-** before has seen, too.
-** @function db:mend
-** @tparam[opt=false] boolean mends false: looks only
-** @treturn {jobs=integer,rows=integer,seen=integer,twice=integer,every=integer} every: µs
-** to wait before the next round
+One whole round that looks for jobs that are in no place, and mends findings that the round
+before has seen, too.
+@function db:mend
+@tparam[opt=false] boolean mends false: looks only
+@treturn {jobs=integer,rows=integer,seen=integer,twice=integer,every=integer} every: µs
+to wait before the next round
 */
 static int db_mend(lua_State *L) {
   ns_audit_mode how = lua_toboolean(L, 2) ? NS_AUDIT_NOW : NS_AUDIT_LOOK;

@@ -16,7 +16,7 @@
 
 /* The core asks between two looks at its socket. The hooks run in a protected call. An error that
 ** they raise is kept in the registry until the core has come back, so nothing jumps over its
-** frames. Nothing here allocates, but for what hooks themselves do. */
+** frames. Nothing here allocates, except the hooks themselves. */
 
 /* A count hook of so many instructions has its turn each time; of more, as they
 ** add up. */
@@ -302,11 +302,11 @@ static int db_tostring(lua_State *L) {
 }
 
 /***
-** The counters of this handle since it was opened.
-** @function db:counters
-** @treturn table deadlocks, lock_waits, changed, reconnects, pushed, claimed,
-** settled, stale, sweeps, rings, swept: µs that the sweeps took, slow: answers to statements of
-** ours that took more than a second, and slowest: µs of the longest
+The counters of this handle since it was opened.
+@function db:counters
+@treturn table deadlocks, lock_waits, changed, reconnects, pushed, claimed,
+settled, stale, sweeps, rings, swept: µs that the sweeps took, slow: answers to statements of
+ours that took more than a second, and slowest: µs of the longest
 */
 static int db_counters(lua_State *L) {
   ns_counters c = ns_count(nsl_checkdb(L));
@@ -342,10 +342,10 @@ static int db_begin(lua_State *L) {
 }
 
 /***
-** Sets the keeper of the open transaction: its metamethod 'abandon' is called when the
-** coroutine that has begun it died of an error. It is kept weakly.
-** @function db:keep
-** @tparam table guard
+Sets the keeper of the open transaction: its metamethod 'abandon' is called when the
+coroutine that has begun it died of an error. It is kept weakly.
+@function db:keep
+@tparam table guard
 */
 static int db_keep(lua_State *L) {
   luaL_checktype(L, 2, LUA_TTABLE);
@@ -357,9 +357,9 @@ static int db_keep(lua_State *L) {
 }
 
 /***
-** Commits the open transaction and rings for its pushed jobs.
-** @function db:commit
-** @return true, or nil, message, code `STATE`, `GONE`, `BUSY`
+Commits the open transaction and rings for its pushed jobs.
+@function db:commit
+@return true, or nil, message, code `STATE`, `GONE`, `BUSY`
 */
 static int db_commit(lua_State *L) {
   ns_err err;
@@ -378,9 +378,9 @@ static int db_rollback(lua_State *L) {
 }
 
 /***
-** Sets back the session after the caller's own SQL; see ns_session_reset.
-** @function db:reset
-** @treturn boolean whether a transaction was open, which is rolled back
+Sets back the session after the caller's own SQL; see ns_session_reset.
+@function db:reset
+@treturn boolean whether a transaction was open, which is rolled back
 */
 static int db_reset(lua_State *L) {
   bool open;

@@ -374,18 +374,18 @@ ns_status nsl_encode(lua_State *L, int idx, const char *what, int64_t max,
 /* ---------------------------------------------------------------- for Lua */
 
 /***
-** The JSON text of a value. Integers are exact; floats keep their value and stay floats. A
-** table with the keys 1 to n is an array, one with string keys an object. An empty one is `{}`
-** unless it is marked by `array`. Metamethods are not consulted.
-** @function encode
-** @param value nil, boolean, number, string, table or `null`
-** @tparam[opt] integer max_bytes refuse a longer text
-** @tparam[opt="payload"] string what the name of the value in messages
-** @treturn[1] string
-** @treturn[2] nil
-** @treturn[2] string message, with the path of the bad value
-** @treturn[2] string code `INVALID`, `TOO_BIG`
-** @usage core.encode({to = "a@example.com", ids = {1, 2}})
+The JSON text of a value. Integers are exact; floats keep their value and stay floats. A
+table with the keys 1 to n is an array, one with string keys an object. An empty one is `{}`
+unless it is marked by `array`. Metamethods are not consulted.
+@function encode
+@param value nil, boolean, number, string, table or `null`
+@tparam[opt] integer max_bytes refuse a longer text
+@tparam[opt="payload"] string what the name of the value in messages
+@treturn[1] string
+@treturn[2] nil
+@treturn[2] string message, with the path of the bad value
+@treturn[2] string code `INVALID`, `TOO_BIG`
+@usage core.encode({to = "a@example.com", ids = {1, 2}})
 */
 int nsl_lib_encode(lua_State *L) {
   ns_err err;

@@ -173,13 +173,13 @@ static int db_tree(lua_State *L) {
 }
 
 /***
-** How many of a job and all jobs below it are in which state.
-** @function db:progress
-** @tparam integer id
-** @treturn[1] table done, dead, cancelled, running, waiting, scheduled, ready, total
-** @treturn[2] nil
-** @treturn[2] string message
-** @treturn[2] string code `NOT_FOUND`
+How many of a job and all jobs below it are in which state.
+@function db:progress
+@tparam integer id
+@treturn[1] table done, dead, cancelled, running, waiting, scheduled, ready, total
+@treturn[2] nil
+@treturn[2] string message
+@treturn[2] string code `NOT_FOUND`
 */
 static int db_progress(lua_State *L) {
   ns_err err;

@@ -183,11 +183,11 @@ static ns_status settleall(ns_db *db, ns_verdict *v, size_t n, ns_err *err) {
 }
 
 /***
-** Ends claims together. For use in a transaction: if a claim cannot be ended the caller rolls
-** back.
-** @function db:settle_all
-** @tparam {table,...} verdicts as of settle
-** @return true, or nil, message, code as of settle
+Ends claims together. For use in a transaction: if a claim cannot be ended the caller rolls
+back.
+@function db:settle_all
+@tparam {table,...} verdicts as of settle
+@return true, or nil, message, code as of settle
 */
 static int db_settle_all(lua_State *L) {
   ns_err err;
@@ -214,11 +214,11 @@ static const nsl_field text_fields[] = {
     {NULL, NSL_ANY, 0}};
 
 /***
-** From now on verdicts write what the rows of an adopted table are to say.
-** @function db:serve
-** @tparam integer source its id
-** @tparam table texts hold, lost, lives, done, dead, shows_dead, ends: see ns_source_texts
-** @return true, or nil, message, code `NOMEM`
+From now on verdicts write what the rows of an adopted table are to say.
+@function db:serve
+@tparam integer source its id
+@tparam table texts hold, lost, lives, done, dead, shows_dead, ends: see ns_source_texts
+@return true, or nil, message, code `NOMEM`
 */
 static int db_serve(lua_State *L) {
   ns_err err;

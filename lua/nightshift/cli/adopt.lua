@@ -1,5 +1,5 @@
 --- Adopted tables on the command line. Their mappings, as Lua files give them: one, or a list, each.
--- Command adopt: looks at such a table, and makes its open rows jobs of another queue. And what jobs,
+-- Command adopt: looks at such a table, and makes its open rows jobs of another queue. And the parts of jobs,
 -- retry and prune do with --table: rows that have ended.
 
 local admin = require "nightshift.source.admin"
@@ -174,8 +174,8 @@ end
 
 --- Ends the command when options go without --table, or do not go with it.
 ---@param args table
----@param with string[] those that want it
----@param without string[] those that it forbids
+---@param with string[] options that want it
+---@param without string[] options that it forbids
 ---@return boolean has_table
 function adopt.wanted(args, with, without)
   for _, name in ipairs(args.table and without or with) do

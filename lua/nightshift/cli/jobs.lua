@@ -1,5 +1,5 @@
---- Commands on jobs: push, jobs, show, why, retry, cancel, run-now, signal. See
--- tree.lua for what they do to all below a job, adopt.lua for rows of adopted tables.
+--- Commands on jobs: push, jobs, show, why, retry, cancel, run-now, signal. tree.lua has the
+-- commands on trees, adopt.lua those on rows of adopted tables.
 
 local adopt = require "nightshift.cli.adopt"
 local context = require "nightshift.cli.context"

@@ -17,7 +17,7 @@ local units = require "nightshift.units"
 
 local run = { commands = {} }
 
--- ------------------------------------------------------- what drives a job
+-- ------------------------------------------------------- driving a job
 
 local PHASES = 100 -- as of a push
 local BACKOFF = 5  -- seconds

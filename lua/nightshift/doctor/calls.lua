@@ -23,7 +23,7 @@ local STALLS = {
 }
 local DISK = "look at the server's disk, full, slow or lost (df, iostat), and at its error log"
 
---- Why a write does not come back, from its session's state; and what to do.
+--- Why a write does not come back, from its session's state; and the advice.
 local function stalled(state)
   for _, stall in ipairs(STALLS) do
     if state:find(stall[1], 1, true) then return ("%s ('%s')"):format(stall[2], state), stall[3] end

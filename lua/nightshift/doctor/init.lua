@@ -1,15 +1,15 @@
 --- `nightshift doctor`: the checks, in the order in which they are printed. And their common
 -- parts: statements for which a refusal is a finding, and the words for an impossible look.
 --
--- A check looks at one thing and returns "ok", "warn" or "fail", what it found, and, unless all
--- is well, what to do. It changes nothing in the database: the row of 'write' is gone when it
--- is committed. It never shows a password, a payload or another session's query.
+-- A check looks at one thing and returns "ok", "warn" or "fail", its finding, and, unless all
+-- is well, advice. It changes nothing in the database: the row of 'write' is gone when it is
+-- committed. It never shows a password, a payload or another session's query.
 
 local units = require "nightshift.units"
 
 local doctor = {}
 
--- ------------------------------------------------------- what all checks look with
+-- ------------------------------------------------------- the common parts of checks
 
 function doctor.is_read_only(message)
   return message:find("(1290)", 1, true) ~= nil and message:find "read.only" ~= nil
@@ -59,7 +59,7 @@ doctor.STALLED = "not tried: no write comes through"
 
 -- ------------------------------------------------------------------- the checks
 
--- The files of this folder with checks; they look with what stands above.
+-- The files of this folder with checks; they use the functions above.
 local GROUPS = { "server", "tables", "calls", "jobs" }
 
 -- A later check may use the values that an earlier one has left in 'seen'.

@@ -50,7 +50,7 @@ function checks.isolation(seen)
 end
 
 --- Settings that a server may have for all sessions, and our sessions set back. Each has a
--- pattern of good values, and the effect of others on sessions that call the procedures by
+-- pattern of good values, and the effect of other values on sessions that call the procedures by
 -- themselves.
 local SETTINGS = {
   { "completion_type", "^NO_CHAIN$", "what follows a COMMIT is in a transaction that nobody commits" },

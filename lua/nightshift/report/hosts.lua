@@ -1,4 +1,4 @@
---- What hosts tell of themselves, and what follows from it: jobs that no host has a handler for,
+--- Reports of hosts, and their consequences: jobs that no host has a handler for,
 -- and verdicts that wait to be written.
 
 local core = require "nightshift.core"
@@ -19,8 +19,8 @@ local LOOKED_AT, GLANCED_AT = 200000, 20000
 ---@param handle userdata core handle
 ---@param known string[] names
 ---@param queues string[]? of these queues only
----@param within integer µs: what is due sooner counts
----@param most integer? rows that are looked at, of those that are ready and of those that are scheduled
+---@param within integer µs: jobs due sooner count
+---@param most integer? rows that are read, of ready ones and of scheduled ones
 ---@return {queue: string, name: string, n: integer, soon: integer, waited: integer}[]? rows soon: how many
 ---of n are not due yet; waited: µs
 ---@return string? message
@@ -85,11 +85,11 @@ end
 
 -- ------------------------------------------------------------ verdicts to be written
 
--- The handler has ended, and the database does not take what became of the job. A host that
--- cannot write shows verdicts that have waited for a second. They are in the text of a
--- statement, in a session of its own: see src/core/holder/holder.c. Who may not see the host's
--- sessions is told of none. Between two such statements there is a moment without any; so while
--- a host's session waits for the server it is looked at again.
+-- The handler has ended, and the database does not take its verdict. A host that cannot write
+-- shows verdicts that have waited for a second. They are in the text of a statement, in a
+-- session of its own: see src/core/holder/holder.c. An account that may not see the host's
+-- sessions gets none. Between two such statements there is a moment without any; so while a
+-- host's session waits for the server it is looked at again.
 
 local LOOKS = 3
 local PAUSE = 0.03 -- seconds between two

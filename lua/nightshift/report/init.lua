@@ -138,7 +138,7 @@ end
 
 -- --------------------------------------------------------------------- counts
 
--- How many jobs of each queue are in which state: what `status` and db:stats show. Counts go to MOST
+-- How many jobs of each queue are in which state, for `status` and db:stats. Counts go to MOST
 -- and no further: a larger one is given as MOST, and its state is named in the row's `approximate`.
 -- So are all queues' counts of a state when its statement stopped after LOOKED rows, for any queue
 -- may have more. That bounds the time of all counts together, whatever the tables hold.

@@ -19,7 +19,7 @@ local UPCOMING = 5
 
 local function ask(handle, statement, ...) return handle:execute("@" .. statement, ...) end
 
---- What a call under pcall gave; when it raised, nothing of it is written.
+--- The values of a call under pcall; when it raised, it has written nothing.
 local function undo_raised(handle, ran, ...)
   if ran then return ... end
   handle:rollback()

@@ -211,7 +211,7 @@ local function complain(self, message, code)
   return self.pause
 end
 
---- Runs a round; an error that it raises is like others, so that schedules go on.
+--- Runs a round; an error that it raises is like any other, so that schedules go on.
 local function try_round(self)
   local ran, ok, message, code = pcall(round, self)
   if ran then return ok, message, code end

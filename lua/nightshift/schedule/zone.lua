@@ -117,7 +117,7 @@ local function read_rule(text)
   return rule
 end
 
---- The changes of a rule around an instant: {{at, offset}, …} in order. Those around each year are kept.
+--- The changes of a rule around an instant: {{at, offset}, …} in order. The changes around each year are kept.
 local function changes_around(rule, t)
   local y = 1970 + t // YEAR | 0
   local list = rule.around[y]

@@ -1,10 +1,11 @@
---- What people do with an adopted table: they count its rows, say how fast it is worked on, look at
--- those that are dead, and run them again.
+--- Verbs of people on an adopted table: they count its rows, set its pace, look at dead rows,
+-- and run them again.
 --
--- How many rows there are is what the table says and what their jobs do. Why a row is dead is
--- said by the history of its last job, as long as that is kept. Rows that change are found without
--- locks, in the order of their ids, then locked by key past those that other sessions have locked, so
--- many in a transaction. A row that has a live job, or is owed something, stays as it is.
+-- Counts come from the table and from the rows' jobs. Why a row is dead is said by the history
+-- of its last job, as long as that is kept. Rows that change are found without locks, in the
+-- order of their ids. They are then locked by key, skipping rows that other sessions have
+-- locked, so many in a transaction. A row that has a live job, or is owed something, stays as
+-- it is.
 
 local core = require "nightshift.core"
 local failure = require "nightshift.source.failure"
@@ -24,12 +25,12 @@ local admin = {}
 
 local COUNTED = 100000 -- rows of a state; counting more takes long
 
--- The states of jobs as those of rows.
+-- The states of jobs, and the state of a row with such a job.
 local STATES = { ready = "ready", scheduled = "waiting", waiting = "waiting", running = "running" }
 
---- Rows by state, counted up to a limit: those that are taken in by the states of their jobs. Also
--- `next`, seconds until one of those that wait is due, `taken`, how many have jobs, and `theirs`, how
--- many other programs have.
+--- Rows by state, counted up to a limit; rows with a job by the job's state. Also `next`,
+-- seconds until a waiting one is due, `taken`, the number of rows with jobs, and `theirs`, of
+-- rows that other programs have.
 ---@param self nightshift.source.Table
 ---@param most integer
 ---@return table
@@ -101,8 +102,8 @@ local function by_batches(ids, size, limit, fn)
   return sum
 end
 
---- Calls fn with the ids of the rows that a statement picks, once, in their order, a batch at a time,
--- until it has counted to a limit; the sum.
+--- Calls fn with the ids of the rows that a statement picks, once, in their order, a batch at a
+-- time. It stops when fn has counted to a limit; returns the sum.
 ---@param self nightshift.source.Table
 ---@param pick string name of the statement
 ---@param what any what it is asked; nil: nothing
@@ -127,8 +128,8 @@ local change = caught(function(self, lock, ids, act, ...)
   return #rows
 end)
 
---- Locks those of the rows that nobody else has locked, and that have neither a job nor a debt, and
--- calls act with them, in a transaction; how many.
+--- Locks the given rows that no other session has locked and that have neither a job nor a debt.
+-- Calls act with them, in a transaction; returns how many.
 ---@param self nightshift.source.Table
 ---@param lock string name of the statement
 ---@param ids integer[]
@@ -186,7 +187,7 @@ end
 
 local RETRY = { error = options.text }
 
---- What is to be run again: {ids =}, {error =}, or neither for all.
+--- The rows to be run again: {ids =}, {error =}, or neither for all.
 local function read_retry(what)
   if math.type(what) == "integer" then return { ids = { what } } end
   if what == "all" then return {} end
@@ -231,13 +232,13 @@ function admin.verb(live, name, checks, fn)
   end)
 end
 
---- Adds the verbs to those of an adopted table.
+--- Adds these verbs to the ones of an adopted table.
 ---@param methods table
 ---@param live fun(self: nightshift.source.Table, verb: string): userdata
 function admin.define(methods, live)
-  --- Rows by state: ready, waiting (for their time or their parent), running, done, dead. A count
-  -- that stopped at 100,000 is named in `approximate`. `next`: seconds until one that waits for its
-  -- time may be claimed.
+  --- Rows by state: ready, waiting (for their time or their parent), running, done, dead. A
+  -- count that stopped at 100,000 is named in `approximate`. `next`: seconds until a row that
+  -- waits for its time may be claimed.
   methods.stats = admin.verb(live, "stats", {}, stats)
 
   --- The index that looks for rows lack to be fast, as a statement that adds it; false when none is
@@ -249,13 +250,13 @@ function admin.define(methods, live)
     return must(known.tune(self.handle, self.name, given))
   end)
 
-  --- The rows that no claim takes any more, because they have failed as often as they may or were
-  -- given up: each with its last error. `by = "error"`: kinds of errors instead, the most frequent
+  --- The rows that no claim takes any more, because their failures are spent or they were given
+  -- up: each with its last error. `by = "error"`: kinds of errors instead, the most frequent
   -- first; they differ in more than numbers.
   methods.dead = admin.verb(live, "dead", admin.DEAD, dead)
 
-  --- Runs dead rows again, with all their attempts: one by its id, or how many of a list, of an
-  -- error or a kind of them, or of all.
+  --- Runs dead rows again, with all their attempts: one by its id. Or a list, the rows of an
+  -- error or of a kind of them, or all; then returns how many.
   methods.retry = caught(function(self, what)
     live(self, "retry")
     return (retry(self, what))

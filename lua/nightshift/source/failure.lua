@@ -1,4 +1,5 @@
---- Failures inside a verb. What fails there is raised, and the verb gives nil, a message and a code.
+--- Failures inside a verb. A failure there is raised, and the verb gives nil, a message and a
+-- code.
 
 local failure = {}
 
@@ -9,7 +10,7 @@ function failure.fail(code, format, ...)
   error(setmetatable({ message = format:format(...), code = code }, failure), 0)
 end
 
---- The values of a call; one that has failed (nil, message, code) fails.
+--- The values of a call; a failed call (nil, message, code) raises.
 function failure.must(value, ...)
   if value ~= nil then return value, ... end
   local message, code = ...
@@ -22,7 +23,7 @@ local function give(ran, value, ...)
   return nil, value.message, value.code
 end
 
---- A function whose failures are nil, message, code. What else is raised goes on.
+--- A function whose failures are nil, message, code. Other errors go on.
 ---@param fn function
 ---@return function
 function failure.caught(fn)

@@ -1,5 +1,5 @@
---- The adopted tables of a database, as they are known: their mappings, what was decided about
--- them, and what their rows are owed.
+--- The adopted tables of a database: their mappings, their settings, and the debts to their
+-- rows.
 
 local core = require "nightshift.core"
 local failure = require "nightshift.source.failure"
@@ -21,9 +21,9 @@ end
 
 known.TUNE = { rate = rate }
 
---- The tables: `table`, `mapping`, `paused`, `rate`, `served` (does a host take in its rows?),
--- `unserved` (seconds since one did), `owed` (how many rows do not say yet what became of their jobs),
--- `refused` (how many of these the server has refused to change), `why` (its words).
+--- The tables: `table`, `mapping`, `paused`, `rate`, `served`, `unserved`, `owed`, `refused`,
+-- `why`. served: a host takes in its rows; unserved: seconds since one did. owed: rows with
+-- debts; refused: the ones of them that the server has refused to change, and `why`, its words.
 ---@param handle userdata core handle
 ---@return table[]|nil
 ---@return string? message
@@ -38,7 +38,7 @@ function known.list(handle)
   return rows
 end
 
---- What keeps rows of a table from saying what became of their jobs, as people read it.
+--- The reasons why rows of a table do not tell of their jobs, for people.
 ---@param row table one of `list`
 ---@return string[]
 function known.troubles(row)
@@ -60,7 +60,7 @@ local function find(handle, name)
   failure.fail("NOT_FOUND", "nobody has adopted a table '%s' yet", name)
 end
 
---- Changes what was decided about a table that is known: handle, name, and `given`, checked as TUNE.
+--- Changes the settings of a known table: handle, name, and `given`, checked as TUNE.
 ---@type fun(handle: userdata, name: string, given: {rate: number?}): true|nil, string?, string?
 known.tune = caught(function(handle, name, given)
   local row = find(handle, name)
@@ -81,7 +81,7 @@ local function count(db, map)
   return nil, ran and message or tostring(t)
 end
 
---- What people see of adopted tables: those of `list`, with `counts`, or `error`, the reason why
+--- Adopted tables for people: the rows of `list`, with `counts`, or `error`, the reason why
 -- there are none.
 ---@type fun(db: nightshift.Db): table[]|nil, string?, string?
 known.status = caught(function(db)

@@ -1,9 +1,9 @@
---- The mapping of an adopted table: which of its columns is used for what, checked against
--- the live table.
+--- The mapping of an adopted table: the use of each of its columns, checked against the live
+-- table.
 --
--- What has passed here is true of the table as it is: every name is that of a column, as the
--- server writes it, every value of the status can be in its column, and the states can be
--- told apart. What is wrong is named, with what is there instead, before anything is written.
+-- A mapping that has passed is true of the table as it is. Every name is a column's, as the
+-- server writes it. Every value of the status can be in its column, and the states can be told
+-- apart. A fault is named, with the present state, before anything is written.
 
 local core = require "nightshift.core"
 local failure = require "nightshift.source.failure"
@@ -27,15 +27,15 @@ local caught, must, raise = failure.caught, failure.must, options.raise
 ---@class nightshift.source.Mapping
 ---@field table string
 ---@field fields nightshift.source.Field[]
----@field keys nightshift.source.Field[] those of the primary key
+---@field keys nightshift.source.Field[] the primary key
 ---@field engine string|nil nil: the table is being altered
----@field parts table<string, nightshift.source.Field> by what they are used for
+---@field parts table<string, nightshift.source.Field> by their use
 ---@field states table<string, any> open, processing, done, failed, parent_done: values of the status
 ---@field push table options of the push of each job
 ---@field zone string in which times without a zone are written
 local mapping = {}
 
--- ------------------------------------------------------------- what is given
+-- ------------------------------------------------------------- the options
 
 local column = options.typed "string"
 
@@ -65,14 +65,14 @@ local function text_or_column(value, what)
   return part { column = column } (value, what)
 end
 
---- Check of an option that there is no more: raises what to do instead.
+--- Check of an option that was removed: raises the advice.
 local function gone(advice)
   return function() raise("adopt: %s", advice) end
 end
 
 local SECOND = 1000000 -- µs
 
---- Check: seconds between two looks at a table in which nothing was found.
+--- Check: seconds between two looks at a table without open rows.
 local function every(value, what)
   local us, message = options.duration(value, what)
   if not us then return nil, message end
@@ -99,13 +99,13 @@ local MAPPING = {
 local PUSH = { "max_polls", "max_crashes", "deadline", "timeout", "backoff" }
 for _, name in ipairs(PUSH) do MAPPING[name] = options.PUSH[name] end
 
--- The parts in the order in which they are looked at, and those that are a table with `column`.
+-- The parts in the order of their checks, and the parts that are a table with `column`.
 local PARTS = { "id", "status", "claimed_by", "claimed_at", "completed_at", "started", "updated", "retry_after",
   "host", "attempts", "attempts_left", "priority", "parent", "name", "payload" }
 local TABLES = { status = true, priority = true, parent = true, name = true, payload = true }
 local STATES = { "open", "processing", "done", "failed", "parent_done" }
 
---- What a part, or a state, is called in messages.
+--- The name of a part, or a state, in messages.
 local function called(name) return TABLES[name] and name .. ".column" or name end
 
 local function state_called(name) return name == "parent_done" and "parent.done" or "status." .. name end
@@ -203,13 +203,13 @@ local function field_of(row)
   return field
 end
 
---- A name in backticks; one in it is doubled.
+--- A name in backticks; a backtick in it is doubled.
 ---@param name string
 ---@return string
 function mapping.quoted(name) return "`" .. name:gsub("`", "``") .. "`" end
 
---- A template of sql/query, with what its marks stand for: names in backticks, and texts that are
---- made of such and of literals.
+--- A template of sql/query with its marks filled in: names in backticks, and texts that are made
+--- of names and literals.
 ---@param name string
 ---@param marks table<string, string>
 ---@return string
@@ -219,7 +219,7 @@ end
 
 local TRIES, AGAIN = 20, 0.02 -- seconds; while another session alters it the server's lists may lack its key
 
---- Is there such a table? Waits for who alters it.
+--- Is the table there? Waits for a session that alters it.
 local function is_there(handle, name)
   return handle:execute("@:" .. mapping.fill("source_there", { table = mapping.quoted(name) }))
 end
@@ -260,7 +260,7 @@ end
 local CLAIMANT = 20 -- characters of claimed_by, at least: "ns:" and the id of a job
 local LONGEST = (1 << 31) - 1 -- seconds since 1970 that a column holds, at least
 
--- What the column of a part must be, as it is said, and whether it is; by part.
+-- The type that the column of a part must have, in words, and its check; by part.
 local checks = {}
 
 local function whole(field) return field.kind == "whole", "a whole number" end
@@ -321,7 +321,7 @@ local function check_key(map)
   invalid("%sthat has %d columns: make them a UNIQUE key, and a number the primary one", wrong, #keys)
 end
 
---- A date may say what a status would, and be the date of just that.
+--- A date may serve as the status, and be the date of just that event.
 local function may_share(map, one, other)
   return one == "status" and map.parts.status.kind == "time" and (other == "claimed_at" or other == "completed_at")
 end
@@ -399,7 +399,8 @@ local function check_states(map)
     invalid "how is a row marked as done? By 'status.done', or by a 'completed_at' column"
   end
   local counted = map.parts.attempts_left or map.parts.attempts and map.max_attempts
-  if not shows_claims(map) and map.states.failed == nil and not counted then -- it would look like one that is open
+  -- it would look like an open row
+  if not shows_claims(map) and map.states.failed == nil and not counted then
     invalid("what ends a row of '%s' that has failed for good? 'status.failed', 'attempts_left', or 'attempts' "
       .. "and 'max_attempts'", map.table)
   end

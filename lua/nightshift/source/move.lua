@@ -1,6 +1,6 @@
---- Rows leave an adopted table: those that have ended are deleted, or go to another table, and those
--- that are open become jobs of another queue. How they are found and locked: see admin.lua. What becomes
--- of a batch is one transaction.
+--- Rows leave an adopted table: ended rows are deleted, or go to another table; open rows become
+-- jobs of another queue. How they are found and locked: see admin.lua. A batch is one
+-- transaction.
 
 local admin = require "nightshift.source.admin"
 local core = require "nightshift.core"
@@ -105,7 +105,7 @@ local function prune(self, given)
   return sum
 end
 
---- The same; options are checked, as PRUNE.
+--- The verb; options are checked, as PRUNE.
 move.prune = caught(prune)
 
 -- ------------------------------------------------------------------ draining
@@ -148,8 +148,8 @@ local function drain_batch(self, ids, into)
   return sum, refused
 end
 
---- What a drain has come to: `jobs`, `left`, and of those by their reason in `kept`: running,
--- refused, and busy, which were changed or locked meanwhile.
+--- The result of a drain: `jobs`, `left`, and by reason in `kept`: running, refused, and busy.
+-- busy: rows that were changed or locked meanwhile.
 local function result_of(jobs, running, refused, busy)
   local function some(n) return n > 0 and n or nil end
   return { jobs = jobs, left = running + refused + busy,
@@ -165,7 +165,7 @@ local function check_drain(self, into)
   end
 end
 
---- What a drain into a queue would do.
+--- The result that a drain into a queue would have.
 ---@type fun(self: nightshift.source.Table, into: string): table|nil, string?, string?
 move.look = caught(function(self, into)
   check_drain(self, into)
@@ -192,20 +192,20 @@ local function drain(self, given, told)
   return result_of(jobs, counts.theirs + counts.taken, refused, busy)
 end
 
---- The same; options are checked, as DRAIN.
+--- The verb; options are checked, as DRAIN.
 ---@type fun(self: nightshift.source.Table, given: table, told: fun(moved: integer)?): table|nil, string?, string?
 move.drain = caught(drain)
 
---- Adds the verbs to those of an adopted table.
+--- Adds these verbs to the ones of an adopted table.
 ---@param methods table
 ---@param live fun(self: nightshift.source.Table, verb: string): userdata
 function move.define(methods, live)
-  --- Deletes rows that are done (`state = "dead"`: dead), those that ended longer ago than `older`,
-  -- or moves them to the table `into`; at most `limit`.
+  --- Deletes done rows (`state = "dead"`: dead ones) that ended longer ago than `older`, or
+  -- moves them to the table `into`; at most `limit`.
   methods.prune = admin.verb(live, "prune", move.PRUNE, prune)
 
-  --- Makes open rows plain jobs of another queue, and deletes them here. What is claimed, or changes
-  -- meanwhile, stays.
+  --- Makes open rows plain jobs of another queue, and deletes them here. Rows that are claimed,
+  -- or change meanwhile, stay.
   methods.drain = admin.verb(live, "drain", move.DRAIN, drain)
 end
 

@@ -1,8 +1,8 @@
---- Writing into rows of an adopted table what they do not say yet of their jobs.
+--- Paying: writes debts into the rows of an adopted table, which then tell of their jobs.
 --
--- What is owed is read in the order of the rows, and added up for each: how often its job has
--- failed more, and how it has ended. A row is written only while it is that job's; one that another
--- program has taken or changed is let go, and one that is locked comes later.
+-- Debts are read in the order of the rows, and added up for each: how often its job has failed
+-- more, and its end. A row is written only while it is that job's. A row that another program
+-- has taken or changed is let go, and a locked one comes later.
 
 local core = require "nightshift.core"
 local steps = require "nightshift.source.steps"
@@ -10,13 +10,14 @@ local steps = require "nightshift.source.steps"
 local pay = {}
 
 local AT_ONCE = 1000
-local PATIENCE, LONGEST = 1, 60 -- seconds for which a locked row is passed by, and between waits for it
+local PATIENCE, LONGEST = 1, 60 -- seconds for which a locked row is skipped, and between waits for
+                                -- it
 local REFUSED = 60 -- seconds until a row that the server refuses to change is tried again
 
--- Which statement of text.lua writes an outcome.
+-- The statement of text.lua that writes an outcome.
 local TEXTS = { done = "done", dead = "dead", cancelled = "dead", open = "open", retry = "retry", lives = "lives" }
 
---- Adds up what is owed to each row, in its order: a list of {row =, job =, n =, due =, outcome =,
+--- Adds up the debts to each row, in its order: a list of {row =, job =, n =, due =, outcome =,
 -- seqs =}.
 local function add_up(self, debts)
   local list, last, now = {}, nil, core.clock()
@@ -28,7 +29,7 @@ local function add_up(self, debts)
         last = { row = debt.row_id, n = 0, seqs = {}, outcome = "lives" }
         list[#list + 1] = last
       end
-      -- A retry is of what the row says once the end of its job stands there.
+      -- a retry refers to the row once the end of its job stands there
       if debt.outcome ~= "retry" or last.outcome == "retry" or #last.seqs == 0 then
         last.job, last.n, last.due = debt.job_id, last.n + debt.failures, debt.due or last.due
         last.outcome = debt.outcome or last.outcome
@@ -69,7 +70,7 @@ local function hold(self, list, waits)
   return held, lost
 end
 
---- One statement for each outcome that occurs.
+--- Runs one statement for each outcome that occurs.
 local function write(self, sums)
   local lists = {}
   for _, sum in ipairs(sums) do
@@ -100,8 +101,8 @@ local function note_locked(self, row)
   if not self.locked[row] then self.locked[row] = { at = core.clock() + PATIENCE, pause = PATIENCE } end
 end
 
---- Pays these, as far as their rows are not locked, or `waits` for those, and lets those go that other
--- programs have; how many rows were written.
+--- Pays these debts, as far as their rows are not locked, or `waits` for the locks. Debts to
+-- rows that other programs have are dropped; returns how many rows were written.
 local function settle(self, list, waits)
   if #list == 0 then return 0 end
   local held, lost, code = hold(self, list, waits)
@@ -129,7 +130,7 @@ local function some(self)
   return settle(self, add_up(self, debts))
 end
 
---- Pays what one row is owed, on the open transaction, or in one of its own.
+--- Pays the debts to one row, on the open transaction, or in one of its own.
 ---@param self nightshift.source.Table
 ---@param row integer
 ---@return integer|nil
@@ -141,8 +142,9 @@ function pay.row(self, row)
   return settle(self, add_up(self, debts))
 end
 
---- Waits for the rows that have been locked for long, until one is not free within a second; how many
--- were written. Nothing else of the table is locked meanwhile, so nobody waits for us who is waited for.
+--- Waits for rows that have been locked for long, until one is not free within a second; returns
+-- how many were written. No other row of the table is locked meanwhile, so the session that
+-- holds the lock does not wait for us.
 local function wait_for_locked(self)
   local n, now = 0, core.clock()
   for row, locked in pairs(self.locked) do
@@ -198,7 +200,7 @@ function pay.some(self)
   return n, self.paid_to ~= 0
 end
 
---- Pays all that can be paid now; how many rows.
+--- Pays all that can be paid now; returns how many rows.
 ---@param self nightshift.source.Table
 function pay.all(self)
   local sum = 0

@@ -1,9 +1,10 @@
---- The runner of an adopted table in a host: takes rows in as jobs, writes what is owed to rows, and
--- gives back what nobody is to begin.
+--- The runner of an adopted table in a host. It takes rows in as jobs, writes debts to rows, and
+-- gives back jobs that no host is to begin.
 --
--- Of all runners of a table one works, the owner of a named lock; the others ask for that lock.
--- Two at once would do no harm: the unique key of a row's job admits one job. How many rows are
--- taken in follows what workers start: enough for them, and the rest is left to other programs.
+-- Of all runners of a table one works, the owner of a named lock; all other runners ask for that lock.
+-- Two at once would do no harm: the unique key of a row's job admits one job. The number of
+-- rows taken in follows the workers' starts: enough for them, and the rest is left to other
+-- programs.
 
 local core = require "nightshift.core"
 local nightshift = require "nightshift"
@@ -25,8 +26,8 @@ local ASK = 1         -- ... of a runner that has not got it
 local TEND = 2        -- between looks at rows that other programs have taken
 local RENEW = 30      -- between signs that rows are at work, at most
 local SEEN = 60       -- between notes of who serves the table
-local LIVE = 0.25     -- between looks at what other hosts owe, while jobs live
-local REST = 0.005    -- between two rounds: what comes meanwhile is one batch
+local LIVE = 0.25     -- between looks at debts of other hosts, while jobs live
+local REST = 0.005    -- between two rounds: rows that come meanwhile are one batch
 local TROUBLE = 5     -- after an error, at most
 local REFUSED = 60    -- for which a refusal counts
 local KEEP_ALIVE = 15 -- the session of a stopped process ends after that, and with it its lock
@@ -53,9 +54,9 @@ local function complain(self, message, code)
   return self.wait
 end
 
--- ---------------------------------------------------------------- what is served
+-- ---------------------------------------------------------------- names to serve
 
---- The names that this host and other live ones serve, as JSON; null: all may be.
+--- The names that this host and other live ones serve, as JSON; null: any may be.
 local function names_of(rows, own)
   local names = core.array {}
   rows[#rows + 1] = { lives = 1, handlers = own } -- may not be written yet
@@ -132,8 +133,8 @@ local function allowed(self, rate, now)
   return self.tokens // 1 | 0
 end
 
---- How many to take in: workers are to find twice what they start in a second. Where they have
--- found too few, it doubles.
+--- The number of rows to take in: workers are to find twice as many as they start in a second.
+-- Where they have found too few, it doubles.
 local function wanted(self, ready, now)
   local least = math.min(MOST, 2 * self.host.workers)
   local target = self.target or least
@@ -162,7 +163,7 @@ end
 
 -- --------------------------------------------------------------------- a round
 
---- Cancels, renews, resets: what does not wait for a row.
+--- Cancels, renews, resets: the work that waits for no row.
 local function tend_to(self, now)
   local t = self.t
   if now < self.tend_at then return true end
@@ -192,7 +193,7 @@ local function obey(self, paused)
   self.paused = paused
 end
 
---- What the queue is like, and whether jobs of the table live, or rows are owed something.
+--- The state of the queue, and whether jobs of the table live, or rows are owed something.
 local function look(self)
   local t = self.t
   local rows, message, code = ask(self, "source_state", t.queue, MOST, t.queue, t.id)
@@ -201,7 +202,7 @@ local function look(self)
   return rows[1]
 end
 
---- One round of the owner.
+--- Does one round of the owner.
 local function work(self, now)
   local state, message, code = look(self)
   local ok = state
@@ -228,15 +229,16 @@ local function next_due(self)
   return rows[1].seconds and tonumber(rows[1].seconds)
 end
 
---- Has nothing been found twice, by whoever takes in? Tells the host; what is refused is not waited
--- for.
+--- Have two looks found nothing, whichever host takes rows in? Tells the host; refused rows are
+-- not waited for.
 local function rest(self)
   local now = core.clock()
   if not self.host.drain or now < self.rest_at then return true end
   self.rest_at = now + LIVE
   local state, message, code = look(self)
   if not state then return nil, message, code end
-  local busy = state.fresh == 1 or state.live == 1 and state.paused == 0 -- what runs here the host knows
+  -- the host knows the jobs that run here
+  local busy = state.fresh == 1 or state.live == 1 and state.paused == 0
   if not busy and state.paused == 0 then
     local rows
     self.t.whole_at = 0
@@ -281,7 +283,7 @@ local function round(self)
   return rest(self)
 end
 
---- A round; one that raises is an error like others, so that the table is served on.
+--- Does a round; an error that it raises is like any other, so that the table is served on.
 local function try_round(self)
   local ran, ok, message, code = pcall(round, self)
   if ran then return ok, message, code end

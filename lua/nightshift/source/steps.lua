@@ -24,8 +24,8 @@ function steps.run(self, name, ...) return self.handle:execute("@:" .. self.text
 ---@param statement string its name
 function steps.ask(self, statement, ...) return self.handle:execute("@" .. statement, ...) end
 
---- Changes rows of a list; each of them, where `all` says so: a server that a KILL QUERY has hit
--- may leave off in the middle and say that all went well.
+--- Changes rows of a list; each of them, where `all` says so. A server that a KILL QUERY has hit
+-- may stop in the middle and report success.
 ---@param self nightshift.source.Table
 ---@param name string
 ---@param items string[]
@@ -58,7 +58,7 @@ function steps.once(self, fn, ...)
   return result
 end
 
---- The same, and again when it has met another's transaction.
+--- As above, and again after a conflict with another transaction.
 ---@param self nightshift.source.Table
 ---@param fn fun(self, ...): any, string?, string?
 function steps.transaction(self, fn, ...)
@@ -71,7 +71,7 @@ function steps.transaction(self, fn, ...)
   return result, message, code
 end
 
--- Errors of a table that is not what it was when it was adopted.
+-- Errors of a table that has changed since it was adopted.
 local ALTERED = { ["1054"] = true, ["1064"] = true, ["1146"] = true, ["1265"] = true }
 
 --- Is an error the fault of a row, and not of the server, its table, or another transaction?

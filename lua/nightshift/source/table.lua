@@ -1,5 +1,5 @@
---- An adopted table in a program: its rows are taken in as jobs of a queue of its name, and a
--- verdict and what the row says of it are one commit: the core writes both (src/core/source/pay.c).
+--- An adopted table in a program: its rows are taken in as jobs of a queue of its name. A
+-- verdict and its row are one commit: the core writes both (src/core/source/pay.c).
 
 local admin = require "nightshift.source.admin"
 local core = require "nightshift.core"
@@ -21,7 +21,7 @@ local text = require "nightshift.source.text"
 ---@field texts table<string, string> see text.lua
 ---@field backend nightshift.Backend the handle's, of its jobs
 ---@field touched fun(job: nightshift.Job) says of a job's row that it is still at work
----@field served string|nil names of handlers, as JSON; null: of all rows. Rows of others are not taken in
+---@field served string|nil names of handlers, as JSON; null: of all rows. Rows of other names are not taken in
 ---@field log fun(event: string, row: integer, message: string?)
 local source = {}
 local methods = options.methods({}, "t")
@@ -61,7 +61,7 @@ local function from_the_dead(self)
   return dead.jobs > 0
 end
 
---- What is ready, and after that rows.
+--- Claims ready jobs, and after that takes in rows.
 local function claim_now(self, limit)
   local claimed, message, code = tend.turn(self)
   if claimed then claimed, message, code = self.handle:claim(self.name, limit, 0, 0) end
@@ -76,7 +76,7 @@ local function claim_now(self, limit)
   return claimed, message, code
 end
 
---- The jobs that can be worked on. The handle knows the tables of which it has rows: see
+--- The usable jobs of a claim. The handle knows the tables with rows of its own: see
 -- source.leave.
 local function usable(self, claimed)
   for id, job in pairs(self.held) do
@@ -120,8 +120,8 @@ queue.add_claims(methods, live, claim, "rows")
 
 local SURE = 2000000 -- µs that it may take to be sure that a holder is dead
 
---- Gives back jobs of dead holders and rows that other programs have had for too long, cancels
--- jobs with rows that were taken or changed, and writes what is owed; how many rows.
+--- Gives back jobs of dead holders and rows that other programs have had for too long. Cancels
+-- jobs with rows that were taken or changed, and writes debts; returns how many rows.
 ---@return integer|nil
 ---@return string? message
 ---@return string? code
@@ -145,7 +145,7 @@ function methods:take(n)
   return #taken
 end
 
---- Gives back what was taken in and never begun; how many rows.
+--- Gives back rows that were taken in and never begun; returns how many.
 function methods:give_back()
   live(self, "give_back")
   local n, message, code = tend.give_back(self)
@@ -156,7 +156,7 @@ function methods:give_back()
   return n
 end
 
---- Writes all that rows are owed; how many.
+--- Writes all debts to rows; returns how many.
 function methods:pay()
   live(self, "pay")
   return pay.all(self)
@@ -177,8 +177,8 @@ local function process()
   return file and file:read "n"
 end
 
---- Gives back what the handle has claimed and not settled, and what it has taken in and nobody has
--- claimed: it is about to be closed.
+--- The handle is about to be closed: gives back its unsettled claims, and jobs that it has taken
+-- in and that no handle has claimed.
 ---@param self nightshift.source.Table
 function source.leave(self)
   if self.pid ~= process() then return end -- its parent's
@@ -234,7 +234,7 @@ function source.new(db, given, log)
     ahead = 1, took_at = -math.huge, turn_at = 0, look_at = 0, refusal = false, sources = db._sources,
     pid = process() }, meta)
   for _, field in ipairs(map.fields) do self.names[field.name] = core.encode(field.name) end
-  -- What surely changes a row, so that its number can be checked.
+  -- The statements that surely change a row, so that the number of changes can be checked.
   local shows = map.states.processing ~= nil or map.parts.claimed_by ~= nil
   self.marks = shows
   self.changes = { done = true, open = shows, dead = map.states.failed ~= nil }

@@ -1,10 +1,10 @@
---- Taking in rows of an adopted table: each becomes a job with a unique key that names it, and says
--- so.
+--- Taking in rows of an adopted table: each becomes a job with a unique key that names it, and
+-- the row shows that.
 --
--- Both are one transaction. Rows are found without locks, locked past those of other sessions, and
--- asked for once more whether they have a job or are owed something: a look may be older than that.
--- A row that the server refuses to change, or that is no job, is left alone for a while, and
--- those behind it go on.
+-- Both are one transaction. Rows are found without locks, and locked, skipping locks of other
+-- sessions. Then they are asked for once more whether they have a job or a debt: a look may be
+-- older than that. A row that the server refuses to change, or that cannot be a job, is left
+-- alone for a while. The rows behind it go on.
 
 local core = require "nightshift.core"
 local steps = require "nightshift.source.steps"
@@ -12,13 +12,15 @@ local steps = require "nightshift.source.steps"
 local take = {}
 
 local REFUSED = 60 -- seconds for which a refused row is left alone
-local PASSED = 0.2 -- ... and one that has a job
-local FEWER, PAUSE = 4, 0.01 -- rows, and seconds, after a try that others' locks have ended
-local PAGE = 16    -- rows beyond twice what is wanted that a look finds: other hosts may have those locked
+local PASSED = 0.2 -- ... and a row that has a job
+local FEWER, PAUSE = 4, 0.01 -- rows, and seconds, after a try that other sessions' locks have ended
+local PAGE = 16    -- rows beyond twice the wanted number that a look finds: other hosts may have
+                   -- some locked
 local MOST = 10000 -- rows that a look finds
 local WHOLE = 10   -- seconds between looks at all rows, also those below the floor
 local MANY = 1000000 -- attempts, where nothing counts them
-local TRIES, WIDER = 6, 8 -- looks, each so many times as wide, past rows that others have locked
+local TRIES, WIDER = 6, 8 -- looks, each so many times as wide, past rows that other sessions have
+                          -- locked
 
 -- --------------------------------------------------------------------- a look
 
@@ -31,7 +33,7 @@ local function left_alone(self)
   return "[" .. table.concat(ids, ",") .. "]"
 end
 
---- The id from which on a row may be open: what lies before was looked at a moment ago.
+--- The id from which on a row may be open: the rows before it were looked at a moment ago.
 local function floor_of(self)
   local now = core.clock()
   if now >= self.whole_at then self.floor, self.whole_at = 1, now + WHOLE end
@@ -60,7 +62,7 @@ local function json_of(field, value)
   return core.encode(value)
 end
 
---- All of a row as JSON, without what is NULL; or one column of it.
+--- All columns of a row as JSON, without NULLs; or one column of it.
 local function payload_of(self, row)
   local map, one = self.map, self.map.parts.payload
   if one then return row[one.name] == nil and "null" or json_of(one, row[one.name]) end
@@ -109,7 +111,7 @@ end
 
 -- --------------------------------------------------------------------- taking
 
---- Those of the rows that have no job yet, and are owed nothing.
+--- The rows without a job and without debts.
 local function free_of(self, rows)
   local ids, known = {}, {}
   for i, row in ipairs(rows) do ids[i] = row[self.key] end
@@ -143,9 +145,9 @@ local function pass_by(self, rows, free)
   return nil, "a row has a job already", "BUSY"
 end
 
---- Locks up to n of the rows, marks them, and pushes their jobs; the jobs. Nothing is done between
--- the lock and the mark: another program that walks an index waits for such a row with its place in
--- the index locked, and then it cannot be marked.
+--- Locks up to n of the rows, marks them, and pushes their jobs; returns the jobs. No statement
+-- comes between the lock and the mark. A program that walks an index waits for such a row with
+-- its place in the index locked. Then the row cannot be marked.
 local function take_in(self, ids, n)
   local jobs, message, code = self.handle:take_ids(math.min(n, #ids))
   local rows, marks, ok, free
@@ -213,7 +215,7 @@ function take.rows(self, n)
   return each(self, ids, n)
 end
 
--- What rows that leave the table need as well: see admin.lua and move.lua.
+-- Functions for rows that leave the table, too: see admin.lua and move.lua.
 take.entry_of, take.free_of, take.set_attempts = entry_of, free_of, set_attempts
 
 return take

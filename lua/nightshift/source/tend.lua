@@ -1,6 +1,7 @@
---- What an adopted table needs while its jobs are at work: those with rows that other programs have
--- taken or changed are cancelled, claims are renewed, rows that other programs have had for too
--- long come back, and jobs that were never begun are given back when no host is to begin them.
+--- The care for an adopted table while its jobs are at work. Jobs with rows that other programs
+-- have taken or changed are cancelled, and claims are renewed. Rows that other programs have
+-- had for too long come back. Jobs that were never begun are given back when no host is to
+-- begin them.
 
 local core = require "nightshift.core"
 local pay = require "nightshift.source.pay"
@@ -85,7 +86,8 @@ local function reset(self, ids)
   return #rows
 end
 
---- Gives back what other programs have had for longer than the mapping says; how many rows.
+--- Gives back rows that other programs have had for longer than the mapping allows; returns how
+-- many.
 ---@param self nightshift.source.Table
 function tend.overdue(self)
   if not self.texts.overdue then return 0 end
@@ -153,8 +155,8 @@ local function give_back(self, ids)
   return #jobs
 end
 
---- Gives back jobs that are ready and of which the row knows all: all, or some; how many. Their
--- rows are owed it: see pay.lua.
+--- Gives back ready jobs whose row knows all of their past: all, or some; returns how many.
+-- Their rows get a debt: see pay.lua.
 ---@param self nightshift.source.Table
 ---@param ids integer[]?
 ---@return integer|nil

@@ -1,11 +1,11 @@
---- The statements of an adopted table, made of its mapping: which rows may be taken in, which are
--- a job's, which have ended, and what is written into them.
+--- The statements of an adopted table, made of its mapping. They tell which rows may be taken
+-- in, which are a job's, and which have ended, and they write the columns.
 --
--- What is the same for all tables stands in sql/query/source.sql, with marks for what is not.
--- Values of the mapping stand in them as literals, names in backticks; what a statement is
--- given is one list in JSON, and numbers. A statement is made when it is wanted first.
+-- Text that is the same for all tables stands in sql/query/source.sql, with marks for the rest.
+-- Values of the mapping stand in them as literals, names in backticks. The parameter of a
+-- statement is one list in JSON, and numbers. A statement is made at its first use.
 --
--- Every statement runs in UTC, so each time is an instant: columns without a zone are read and
+-- Every statement runs in UTC, so each time is an instant. Columns without a zone are read and
 -- written through the mapping's zone, in which hours may be missing or come twice.
 
 local core = require "nightshift.core"
@@ -29,7 +29,7 @@ local function joined(between, ...)
   return #list > 0 and table.concat(list, between) or nil
 end
 
---- All of some conditions; one that is not there does not count.
+--- All of some conditions; nil does not count.
 local function all_of(...)
   local words = joined(") AND (", ...)
   return words and "(" .. words .. ")"
@@ -66,8 +66,8 @@ function Maker:as_column(part, instant)
   return is_local(field) and self:sql("CONVERT_TZ({1}, '+00:00', '{2}')", instant, self.map.zone) or instant
 end
 
---- What the column says, as an instant in UTC: of two that it may mean, in an hour that comes
--- twice, the later.
+--- The column's value as an instant in UTC. In an hour that comes twice it may mean two
+-- instants; this is the later.
 function Maker:instant(part)
   local field, column = self.parts[part], self:column(part)
   if field.kind == "whole" then return self:sql("FROM_UNIXTIME({1})", column) end
@@ -91,7 +91,7 @@ function Maker:is_past(part, us)
   return self:sql("{1} <= {2} - INTERVAL {3} MICROSECOND", self:instant(part), NOW, us)
 end
 
---- µs until the row is due; NULL: that is not what it waits for.
+--- µs until the row is due; NULL: it does not wait for its time.
 function Maker:until_due()
   if not self.parts.retry_after then return "NULL" end
   return self:sql("NULLIF(GREATEST(TIMESTAMPDIFF(MICROSECOND, {1}, {2}), 0), 0)", NOW, self:instant "retry_after")
@@ -120,7 +120,7 @@ function Maker:in_state(name, alias)
   if self.parts.status.kind ~= "time" or mapping.is_date(self.map, name) then
     return column .. " = " .. self:value(name)
   end
-  local words = { column .. " IS NOT NULL" } -- any date, but those of other states
+  local words = { column .. " IS NOT NULL" } -- any date, except dates of other states
   for _, other in ipairs { "open", "processing", "done", "failed" } do
     if mapping.is_date(self.map, other) then words[#words + 1] = column .. " <> " .. self:value(other) end
   end
@@ -137,13 +137,14 @@ end
 
 -- ---------------------------------------------------------------- conditions
 
---- Says anything in a row that it is claimed? If not, its job does, and what is owed to it.
+--- Does a column of a row show that it is claimed? If not, its job shows it, and the debts to
+-- it.
 function Maker:shows_claims() return self.states.processing ~= nil or self.parts.claimed_by ~= nil end
 
 --- Rows that are done stay in a state of open rows when only a date tells.
 function Maker:not_done() return self.states.done == nil and self:sql "{completed_at} IS NULL" end
 
---- It may fail once more: one that may not is never run.
+--- May the row fail once more? A row that may not is never run.
 function Maker:may_fail()
   if self.parts.attempts_left then return self:sql "{attempts_left} > 0" end
   if not (self.parts.attempts and self.map.max_attempts) then return nil end
@@ -182,7 +183,7 @@ function Maker:is_free()
     self:sql("NOT EXISTS (SELECT 1 FROM nightshift_owed o WHERE o.source = {1} AND o.row_id = {id})", self.source))
 end
 
---- The same where nothing in the row says so.
+--- The same for tables without such a column.
 function Maker:unkeyed() return not self:shows_claims() and self:is_free() end
 
 --- Rows that may be taken in now.
@@ -199,7 +200,7 @@ function Maker:claimed(...)
   return all_of(self:in_state(self.states.processing ~= nil and "processing" or "open"), self:not_done(), ...)
 end
 
---- What a row says of the job that has it.
+--- The value by which a row names its job.
 function Maker:claimant(job)
   return self:collated(self.parts.claimed_by, ("CONCAT('ns:', %s)"):format(job or "l.job"))
 end
@@ -221,7 +222,8 @@ function Maker:done()
   return self.states.done ~= nil and self:in_state "done" or self:sql "{completed_at} IS NOT NULL"
 end
 
---- Rows that have failed for good; `unsaid`: those of a table of which no column can say so.
+--- Rows that have failed for good; `unsaid`: the condition for a table without a column for
+-- that.
 function Maker:dead(unsaid)
   if self.states.failed ~= nil then return self:in_state "failed" end
   local may_fail = self:may_fail()
@@ -229,7 +231,7 @@ function Maker:dead(unsaid)
   return all_of(self:in_state "open", self:not_done(), self:sql("NOT ({1})", may_fail))
 end
 
---- The same, for people: rows of which no column says so still name their last job.
+--- The same, for people: rows without such a column still name their last job.
 function Maker:seen_dead()
   return self:dead(self.parts.claimed_by and self:claimed(self:sql "{claimed_by} LIKE 'ns:%'", self:is_free())
     or "FALSE")
@@ -256,7 +258,7 @@ function Maker:unclaim()
     at and at.nullable and at ~= self.parts.status and self:sql "{claimed_at} = NULL")
 end
 
---- l.n failures more; what is counted stops where its column ends, and so does the priority.
+--- Counts l.n failures more; the count stops at its column's limit, and so does the priority.
 function Maker:count()
   local parts, map = self.parts, self.map
   local sinks = parts.priority and map.decay > 0
@@ -311,7 +313,7 @@ function Maker:set_dead()
     or self:sql("{attempts} = GREATEST(COALESCE({attempts}, 0), {1})", self.map.max_attempts), self:set_state "open")
 end
 
---- As it was before its first attempt, but for a priority that has sunk.
+--- Sets a row as before its first attempt, except for a priority that has sunk.
 function Maker:set_new()
   local parts, later = self.parts, self.parts.retry_after
   return self:set_back(self:set_state "open", parts.attempts and self:sql "{attempts} = 0",
@@ -338,7 +340,7 @@ function Maker:fill(name, marks)
   return mapping.fill(name, marks)
 end
 
---- A change of rows of jobs; nil when the row says all that it can.
+--- A change of rows of jobs; nil when the row already shows all that it can.
 function Maker:write(words, condition)
   return words and self:fill("source_write", { set = words, where = condition or "TRUE" })
 end
@@ -351,7 +353,7 @@ end
 --- Rows in the order of their ids; with their past where a condition is on that.
 function Maker:pick(past, ...) return self:fill("source_pick", { past = past or "", where = all_of(...) }) end
 
---- All columns, as text has them: times in the mapping's zone.
+--- All columns, as text: times in the mapping's zone.
 function Maker:columns()
   local words = {}
   for i, field in ipairs(self.map.fields) do
@@ -365,7 +367,7 @@ function Maker:columns()
   return table.concat(words, ", ")
 end
 
---- What the history says of dead rows.
+--- The history of dead rows.
 function Maker:past()
   return mapping.fill("source_past", { queue = tostring(self.queue), source = tostring(self.source),
     id = self:column "id" })
@@ -378,7 +380,7 @@ function Maker:failures()
   return self:sql("GREATEST({1} - CAST(COALESCE({attempts_left}, 0) AS SIGNED), 0)", self.map.max_attempts)
 end
 
---- Dead rows, and what is asked of them.
+--- Dead rows, and the columns that people ask of them.
 function Maker:list_dead(columns)
   return self:fill("source_dead", { columns = columns, past = self:past(), where = self:seen_dead() })
 end
@@ -415,7 +417,7 @@ local statements = {
   overdue_lock = function(m) return m.map.overdue and m:lock(is_overdue(m)) end,
   reset = function(m) return m.map.overdue and m:write(m:set_reset()) end,
   ends = function(m) return m:fill("source_end", { set = m:set_done(), where = m:ours "v_job" }) end,
-  -- What people ask, and rows that leave the table.
+  -- Questions of people, and rows that leave the table.
   counts = function(m)
     return m:fill("source_counts", { ready = m:ready(), later = m:later(), ["until"] = m:until_due(),
       theirs = m:theirs(), done = m:done(), dead = m:seen_dead() })
@@ -447,7 +449,7 @@ local statements = {
   delete = function(m) return m:fill("source_delete", {}) end,
 }
 
---- The statements of a table, by their names; one that the mapping has no use for is nil.
+--- The statements of a table, by their names; a statement that the mapping does not need is nil.
 ---@param map nightshift.source.Mapping checked
 ---@param source integer its id
 ---@param queue integer id of its queue

@@ -232,8 +232,8 @@ static ns_status read_level(ns_db *db, const ages *keep, members *tree, size_t f
   return st;
 }
 
-/* Reads all jobs of a tree, level by level, behind the ones that 'tree' has; '*f' tells what is
-** to be done with them. A job that does not go is not added. */
+/* Reads all jobs of a tree, level by level, behind the ones that 'tree' has; '*f' tells whether
+** they go. A job that does not go is not added. */
 static ns_status walk_tree(ns_db *db, int64_t root, const ages *keep, members *tree, tree_state *f,
                            ns_err *err) {
   ns_value param = ns_vint(root);

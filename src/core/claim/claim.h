@@ -11,7 +11,7 @@
 #include "nightshift_host.h"
 #include "source/source.h"
 
-/* -------------------------------------------- what a claimer remembers of queues */
+/* -------------------------------------------- a claimer's memory of queues */
 
 #define NS_LOOK_MIN INT64_C(10000) /* µs between two looks below a floor */
 #define NS_LOOK_MAX INT64_C(3000)  /* µs that one may take; claim_late, too, has it */

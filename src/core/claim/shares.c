@@ -76,7 +76,7 @@ static size_t pick_shares(const shares *all, bool (*of)(const share *)) {
   return n;
 }
 
-/* ------------------------------------------------------ who has anything */
+/* ------------------------------------------------------ queues with jobs */
 
 static ns_status ask_which_have_jobs(ns_db *db, share *const *of, size_t n, ns_err *err) {
   ns_buf list = NS_BUF_INIT;

@@ -19,7 +19,7 @@
 #define SENTINELS 1000                 /* put up at once */
 #define FEW 1000                       /* rows: more take long without contention, too */
 #define LATE_COMMIT (5 * NS_SECOND)    /* floors of empty lanes trail by this */
-#define LATE_OF_SOME (NS_SECOND / 2)   /* ... of those where rows of other names lie */
+#define LATE_OF_SOME (NS_SECOND / 2)   /* ... of lanes where rows of other names lie */
 #define HIDDEN_LATEST (60 * NS_SECOND) /* ... and are looked below at least so often */
 
 void ns_claim_strictly(ns_db *db, bool strict) {

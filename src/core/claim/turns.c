@@ -172,7 +172,7 @@ ns_status ns_claim_aging_choose(ns_db *db, ns_claim_queue *s, size_t want, ns_la
 #define FREE_WITHIN INT64_C(5000)    /* µs: a lock that was had so soon was free */
 #define WAIT_STEP NS_SECOND          /* of waiting, then its owner is looked up */
 #define WAIT_STEPS 10                /* ... at most */
-#define WAIT_SHARE 8                 /* ... each 1/8 of what a reply may take at most */
+#define WAIT_SHARE 8                 /* ... each 1/8 of the longest wait for a reply */
 #define AVOIDED_FOR (60 * NS_SECOND) /* from when an owner was seen to stay in a lock */
 #define ER_TOO_LONG 1969             /* the server's: max_statement_time exceeded */
 

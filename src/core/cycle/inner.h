@@ -16,7 +16,7 @@ typedef struct ns_cycle_work {
   int64_t lease;  /* of takes; 0: nothing was taken */
   int64_t span;   /* µs that lease lasts untouched; 0: as its holder */
   bool released;  /* jobs that the claim came too early for */
-  bool tells;     /* also tells what earlier cycles have left in nightshift_met */
+  bool tells;     /* also tells the rows that earlier cycles have left in nightshift_met */
   int64_t number; /* of this cycle */
   int64_t holder; /* the holder that tried it last: another may be registered since */
   int64_t next_due;

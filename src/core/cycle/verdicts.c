@@ -77,7 +77,7 @@ void ns_cycle_recognise_repeat(ns_db *db, ns_verdict *v) {
 
 /* ------------------------------------------------------- refused verdicts */
 
-/* Is one of its values at fault? We refuse some values, the server others. */
+/* Is one of its values at fault? We refuse some values, the server refuses more. */
 static bool is_refusal(ns_status st, const ns_err *err) {
   bool ours = st == NS_EINVALID || st == NS_ETOOBIG || st == NS_EDUPLICATE || st == NS_ENOTFOUND;
   return st != NS_OK && err->sqlerr != 0 ? ns_link_blames_value(err) : ours;

@@ -232,7 +232,7 @@ void ns_renew(ns_db *db) {
     ns_db_hang_up(db);
 }
 
-/* ------------------------------------------------- what is open on a session */
+/* ------------------------------------------------- an open transaction */
 
 void ns_db_roll_back(ns_db *db) {
   if (db->link == NULL || ns_is_foreign(db))

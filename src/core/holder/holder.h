@@ -29,7 +29,7 @@ typedef struct ns_doubtful {
 ** before it was declared dead. */
 ns_status ns_holder_committed(ns_db *db, const ns_doubtful *c, bool *yes, ns_err *err);
 
-/* ------------------------------------------------------ others: rescue.c */
+/* ------------------------------------------------------ other holders: rescue.c */
 
 /* The findings of earlier looks at a holder; instants are monotonic µs. */
 typedef struct ns_suspect {

@@ -395,7 +395,7 @@ static ns_status look_at_leases(ns_db *db, look *k, ns_err *err) {
   return st;
 }
 
-/* Deletes dead holders; every holder that asks who has died has had the time to. Other holders
+/* Deletes dead holders; every holder that asks for deaths has had the time to. Other holders
 ** may do the same at once. */
 static ns_status delete_dead(ns_db *db, look *k, ns_err *err) {
   ns_value list = ns_db_list_end(&k->past);

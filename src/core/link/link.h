@@ -1,5 +1,5 @@
 /*
-** One connection to MariaDB, its statements, and what server errors mean. Everything above
+** One connection to MariaDB, its statements, and the meaning of server errors. Everything above
 ** speaks through this interface, and never sees mysql.h.
 **
 ** A link does not reconnect, retry or know about jobs. After a lost
@@ -47,7 +47,7 @@ int64_t ns_link_slow(const ns_link *l, int64_t *slowest);
 /* The server's max_allowed_packet: a longer packet is TOO_BIG before it is sent. */
 void ns_link_limit(ns_link *l, int64_t max_packet);
 
-/* What the server's last answer said of the session. Open: a transaction is open, or autocommit
+/* The state of the session in the server's last answer. Open: a transaction is open, or autocommit
 ** is off, so that the next statement would begin one. Marked: the answered statement has
 ** changed variables, the default database, the role, or another part of the session. The server
 ** does not see all such changes; db/caller.c finds the rest. */

@@ -30,7 +30,7 @@ ns_status ns_url_parse(const char *url, ns_url *out, ns_err *err);
 /* Frees; the URL is empty afterwards. Twice is harmless. */
 void ns_url_free(ns_url *u);
 
-/* Sets those fields of 'cfg' that are absent; they borrow from 'u'. */
+/* Sets the absent fields of 'cfg'; they borrow from 'u'. */
 void ns_url_fill(const ns_url *u, ns_config *cfg);
 
 /* Adds 'text' percent-encoded; '/' stays as it is. */

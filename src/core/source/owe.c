@@ -1,11 +1,13 @@
 /*
-** Which row of an adopted table a job stands for: its unique key is "row:SOURCE:ROW", both numbers
-** in decimal. And what such rows do not say yet of their jobs: nightshift_owed. Who fails or ends
-** a job adds to it, and who serves the table takes from it.
+** The row of an adopted table that a job stands for: its unique key is "row:SOURCE:ROW", both
+** numbers in decimal. And the debts to such rows, which do not tell of their jobs yet:
+** nightshift_owed. A transaction that fails or ends a job adds to it, and the server of the
+** table takes from it.
 **
-** Invariants: one row has one key, so it has one live job at most. What is owed is noted in the
-** transaction that writes what it tells. It is only added to here, so no verdict waits for who has
-** locked what is owed for the same row. No assert: what else the transaction writes is the caller's.
+** Invariants: one row has one key, so it has one live job at most. A debt is written in the
+** transaction of the event that it tells. This file only adds debts, so no verdict waits for a
+** lock on earlier debts to the same row. No assert: the rest of the transaction is the
+** caller's.
 */
 #include <stdlib.h>
 #include <string.h>
@@ -42,7 +44,7 @@ bool ns_source_origin(ns_bytes key, ns_origin *origin) {
   return read_number(p + 1, end, &origin->row) == end;
 }
 
-/* ------------------------------------------------------ what it is owed */
+/* ------------------------------------------------------ debts to it */
 
 void ns_source_note(ns_source_owed *owed, ns_bytes key, int64_t job, bool failed, int64_t due,
                     const char *outcome) {

@@ -143,8 +143,8 @@ static bool is_locked(const ns_db *db, const ns_err *err) {
   return err->sqlerr == NS_LOCK_WAIT && !db->never_fast;
 }
 
-/* Asks of the rows of a table of which nothing is known; those that are given stand so. Of a table
-** that is locked nothing is learnt. */
+/* Asks about the rows of a table that are not known yet; the given rows get 'standing'. Of a
+** locked table nothing is learnt. */
 static ns_status ask_rows(ns_db *db, int64_t source, ns_bytes text, ns_standing standing,
                           ns_err *err) {
   ns_buf list = NS_BUF_INIT;
@@ -191,7 +191,7 @@ ns_status ns_source_hold(ns_db *db, bool acks, ns_err *err) {
 
 /* ---------------------------------------------------------------- writing */
 
-/* What is written into some rows of one table. */
+/* The change that is written into some rows of one table. */
 typedef struct change {
   ns_bytes text; /* absent: nothing */
   bool shows;    /* it changes each row */
@@ -234,7 +234,7 @@ static ns_status change_rows(ns_db *db, const change *c, ns_source_debt *const *
              : st;
 }
 
-/* Those that are refused together go in halves. */
+/* Writes a change; rows that are refused together go in halves. */
 static ns_status write_rows(ns_db *db, const change *c, ns_source_debt **debts, size_t n,
                             ns_err *err) {
   size_t half = n / 2;

@@ -1,7 +1,7 @@
 /*
-** Rows of adopted tables that jobs stand for. The unique key of such a job names its row, and
-** each transaction that fails or ends the job notes down what the row is to say. The tables
-** themselves are opened only by a handle that serves them, with statements that it was given.
+** Rows of adopted tables that jobs stand for. The unique key of such a job names its row. Each
+** transaction that fails or ends the job records what the row is to say. The tables themselves
+** are opened only by a handle that serves them, with statements that it was given.
 */
 #ifndef NS_SOURCE_SOURCE_H
 #define NS_SOURCE_SOURCE_H
@@ -17,10 +17,10 @@ typedef struct ns_origin {
   int64_t source, row;
 } ns_origin;
 
-/* The row that a unique key names. False: it is no such key, or absent. */
+/* The row that a unique key names. False: the key names no row, or is absent. */
 bool ns_source_origin(ns_bytes key, ns_origin *origin);
 
-/* ------------------------------------------------- what it is owed: owe.c */
+/* ------------------------------------------------- debts to it: owe.c */
 
 /* A change that a row is to get. */
 typedef struct ns_source_debt {
@@ -39,24 +39,24 @@ typedef struct ns_source_owed {
 } ns_source_owed;
 
 /*
-** Notes what the row of a job is to say, if the job's key names one: how often it has failed
-** more, and its outcome ("done", "dead", "cancelled"), or NULL while it lives, and is due at
-** 'due'. A list that has lost something says so when it is written.
+** Records a debt to the row of a job, if the job's key names one. The debt is one more failure,
+** and the outcome ("done", "dead", "cancelled"), or NULL while it lives, and is due at 'due'. A
+** list that has lost a debt fails when it is written.
 */
 void ns_source_note(ns_source_owed *owed, ns_bytes key, int64_t job, bool failed, int64_t due,
                     const char *outcome);
 
-/* Writes all that was noted, on the open transaction, and frees it: into the rows that are held
-** for it, or else into nightshift_owed. Errors: GONE, BUSY, NOMEM. */
+/* Writes all recorded debts, on the open transaction, and frees them: into the rows that are
+** held for it, or else into nightshift_owed. Errors: GONE, BUSY, NOMEM. */
 ns_status ns_source_owe(ns_db *db, ns_source_owed *owed, ns_err *err);
 
 void ns_source_owed_free(ns_source_owed *owed);
 
 /*
-** Retries a finished job that stands for a row, on the open transaction, and locks it: its row is
-** to be as new, and gets another job then. The finished one stays in the history. '*is_row' false:
-** it is no such job, or has not finished, and nothing was done. Errors: STATE when the job is done,
-** DUPLICATE when the row has a live job, GONE, BUSY, NOMEM.
+** Retries a finished job that stands for a row, on the open transaction, and locks it. Its row
+** is to be as new, and gets another job then. The finished one stays in the history. '*is_row'
+** false: the job stands for no row, or has not finished, and nothing was done. Errors: STATE
+** when the job is done, DUPLICATE when the row has a live job, GONE, BUSY, NOMEM.
 */
 ns_status ns_source_retry(ns_db *db, int64_t job, bool *is_row, ns_err *err);
 
@@ -89,18 +89,19 @@ typedef struct ns_source_state {
 /* Does a key name a row of a table that is served? */
 bool ns_source_is_served(const ns_db *db, ns_bytes key);
 
-/* Adds the row of a job that is being settled, if the key names one of a table that is served.
-** In the order of the jobs. Errors: NOMEM. */
+/* Adds the row of a job that is being settled, if the key names one of a served table. In the
+** order of the jobs. Errors: NOMEM. */
 ns_status ns_source_add(ns_db *db, ns_bytes key, int64_t job, ns_err *err);
 
 /* Locks the rows that were added, on the open transaction, without a wait for locks. 'acks':
-** their jobs are done; then a single one is not locked but tried. Errors: GONE, BUSY, NOMEM, SQL. */
+** their jobs are done; then a single one is not locked but tried. Errors: GONE, BUSY, NOMEM,
+** SQL. */
 ns_status ns_source_hold(ns_db *db, bool acks, ns_err *err);
 
 /* Has another program the row of this job? */
 bool ns_source_has_lost(const ns_db *db, int64_t job);
 
-/* Writes into the rows that are held, and marks what is paid so. Errors: GONE, BUSY, NOMEM. */
+/* Writes into the held rows, and marks the paid debts. Errors: GONE, BUSY, NOMEM. */
 ns_status ns_source_pay(ns_db *db, ns_source_debt *debts, size_t n, ns_err *err);
 
 /* Has the table of a row a statement for ns_source_end, and has the last one worked? */
@@ -115,9 +116,9 @@ typedef struct ns_source_last {
   ns_bytes result; /* may be absent */
 } ns_source_last;
 
-/* Ends it in one statement, which is a whole transaction, if no job waits for it and the row is
-** still its own, and writes the row. '*cut' as of ns_db_run_whole. What fails is to be tried with
-** all that it takes. Errors: those of the statement; GONE. */
+/* Ends it in one statement, which is a whole transaction, and writes its row. No job may wait
+** for it, and the row must still be its own. '*cut' as of ns_db_run_whole. A failure is to be
+** tried again with the steps of a settle. Errors: as of the statement; GONE. */
 ns_status ns_source_end(ns_db *db, const ns_source_last *e, bool *cut, ns_err *err);
 
 /* The batch is over: nothing is held for it any more. */

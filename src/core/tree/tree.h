@@ -20,7 +20,7 @@ typedef struct ns_node {
   int64_t deadline; /* 0: none */
   int64_t wish;     /* when it would be due without one */
   int64_t was_due, was_run, now;
-  int64_t priority; /* given to it; rank is what it has sunk to */
+  int64_t priority; /* given to it; rank has sunk from it */
   int64_t holder;   /* the holder that runs it; 0: none */
   int64_t ready_at; /* where its row in ready is; 0: not known */
   bool asks;        /* it is to be found out whether a claim is taking it */

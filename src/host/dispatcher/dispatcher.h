@@ -32,7 +32,7 @@ ns_status nsh_dispatch_start(nsh_dispatch *d, ns_err *err);
 ** NULL is allowed. */
 bool nsh_dispatch_close(nsh_dispatch *d);
 
-/* ------------------------------------------------------- what a host can run */
+/* ------------------------------------------------------- handlers of a host */
 
 /* For people to read: the names of its handlers, from the lines that a zygote reports. */
 

@@ -14,7 +14,7 @@
 #include "dispatcher/dispatcher.h"
 #include "threads/threads.h"
 
-/* ------------------------------------------------- what is served: served.c */
+/* ------------------------------------------------- served queues: served.c */
 
 /* The queues that are claimed from, in the core's form: with their weights, and with the room
 ** of their reserved workers. They are made anew whenever the queues are read: a queue may have

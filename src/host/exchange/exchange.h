@@ -144,14 +144,14 @@ typedef struct nsh_exchange {
   bool locks;                     /* named locks serve here */
   bool upkeep_ends, upkeep_ended; /* asked to end; has ended */
 
-  /* between the runners of tables and the others */
+  /* between the runners of tables and the other threads */
   uint64_t turns;      /* counts turns with jobs claimed or settled */
   bool rows_rested;    /* no row is left that may be taken in, ... */
   bool rows_refused;   /* … except rows that the server refuses */
   int64_t rows_due_at; /* monotonic µs: then the first that waits may be; NEVER: none waits */
 
   /* between the thread of schedules, the loop and the upkeep */
-  char *declared;        /* what the scripts declare, JSON, malloc'd; NULL: nothing ever */
+  char *declared;        /* the scripts' declarations, JSON, malloc'd; NULL: none ever */
   uint64_t declarations; /* counts how often that was told */
   bool ticks_due;        /* the first tick is due */
   bool ticks_moved;      /* it may be another one than it was */

@@ -224,7 +224,7 @@ static void log_lasting_wait(nsh_slow *s, wait *w, const char *state) {
   pthread_mutex_unlock(&s->lock);
 }
 
-/* --------------------------------------------------------- who is waited for */
+/* --------------------------------------------------------- waits */
 
 static void wake_thread(nsh_slow *s) {
   pthread_mutex_lock(&s->lock);
@@ -263,7 +263,7 @@ void nsh_slow_owes(nsh_slow *s, nsh_waiter who, const nsh_retry *u) {
   set_owed(&s->owed, who, u);
 }
 
-/* ---------------------------------------------------------- what the server says */
+/* ---------------------------------------------------------- the server's words */
 
 static void disconnect(nsh_slow *s) {
   ns_close(s->db);

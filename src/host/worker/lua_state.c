@@ -138,7 +138,7 @@ int nsh_lua_traceback(lua_State *L) {
   return 1;
 }
 
-/* ----------------------------------------------------- what a job may change */
+/* ----------------------------------------------------- changes of a job */
 
 static struct {
   unsigned long long libraries; /* that have been loaded in all, before any script */

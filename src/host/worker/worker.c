@@ -46,7 +46,7 @@ static struct {
   int64_t asked;          /* when the running job last asked for its claim */
 } w;
 
-/* ------------------------------------------- what handlers ask of the host */
+/* ------------------------------------------- functions for handlers */
 
 /* A child that a handler forked has our memory, and no say in how the job
 ** ends. */
