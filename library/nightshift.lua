@@ -284,7 +284,7 @@ function Db:job(id) end
 function Db:why(id) end
 
 ---@class nightshift.JobFilter
----@field state nightshift.State? without: every state, newest first
+---@field state nightshift.State? without: every state, by id, roughly the newest first
 ---@field queue string?
 ---@field name string?
 ---@field limit integer? default 50

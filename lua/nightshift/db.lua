@@ -80,7 +80,7 @@ function methods:why(id)
 end
 
 --- Lists jobs: one state in its own order (next first, or newest first when
--- finished), or every state, newest first.
+-- finished), or every state by id, which is roughly newest first.
 ---@param filter nightshift.JobFilter?
 ---@return nightshift.JobRow[]|nil
 ---@return {after: integer, looked: integer?}|string|nil more

@@ -401,11 +401,13 @@ waiting parent %d
   end)
 
   describe("cancel without --tree", function()
-    it("says how many children go on", function()
+    it("says how many children go on, and retry which job had been done", function()
       local parent, kids = family(3)
       assert(q:claim():ack())
       assert.equal(("%d cancelled; 2 jobs below it go on (--tree)\n"):format(parent), ok { "cancel", text(parent) })
       assert.equal(("%d cancelled\n"):format(kids[2]), ok { "cancel", text(kids[2]) })
+      assert.equal(("%d retried; it had been done\n%d retried\n"):format(kids[1], kids[2]),
+        ok { "retry", text(kids[1]), text(kids[2]) })
     end)
   end)
 

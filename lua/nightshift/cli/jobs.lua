@@ -309,8 +309,15 @@ end
 
 function commands.retry(args)
   if adopt.wanted(args, { "error" }, { "state", "queue", "name", "tree" }) then return adopt.retry(args) end
+  local was_done = {}
   return on_jobs(args, { "dead" }, "retried", function(db)
-    return function(id) return db:retry(id, { tree = args.tree }) end
+    return function(id)
+      local before = #args.id > 0 and not args.tree and db:job(id)
+      was_done[id] = before and before.state == "done"
+      return db:retry(id, { tree = args.tree })
+    end
+  end, function()
+    return function(id) return was_done[id] and "; it had been done" end
   end)
 end
 
