@@ -109,6 +109,16 @@ describe("hosts push ticks:", function()
     stop(h)
   end)
 
+  it("and run them before they end, when they drain", function()
+    assert(handle:schedule { name = "t", every = 3600, push = { "noop" } })
+    for i = 1, 3 do
+      age("t", 3600)
+      assert.equal(0, (host.drain(url, IDLE, { "--drain" })))
+      assert.equal(i, #handle:jobs { name = "noop", state = "done" })
+    end
+    assert.same({}, handle:jobs { name = "noop", state = "ready" })
+  end)
+
   it("and go on when one cannot be pushed", function()
     assert(handle:schedule { name = "bad", every = 1, push = { "noop" } })
     assert(handle:schedule { name = "good", every = 1, push = { "good" } })
@@ -219,18 +229,11 @@ describe("scripts declare schedules:", function()
     stop(new)
   end)
 
-  it("end a day after they were declared last, and not while a host declares them", function()
-    local h = host.start(url, script [[every = "1h"]])
-    eventually(row)
-    handle:execute [[INSERT INTO nightshift_schedule (name, definition, next_at, version, declared)
-      SELECT n, definition, next_at, version, declared - s * 1000000 FROM nightshift_schedule
-      JOIN (SELECT 'gone' AS n, 86401 AS s UNION SELECT 'there', 86300) x]]
-    h:signal "HUP" -- declares anew, and looks
-    h:wait_line("schedule.ended", 20)
-    local names = {}
-    for i, one in ipairs(handle:schedules()) do names[i] = one.name end
-    assert.same({ "there", "tick" }, names)
-    stop(h)
+  it("also on a host that drains at once", function()
+    for i = 1, 3 do
+      assert.equal(0, (host.drain(url, script(("every = '%dh'"):format(i)), { "--drain" })))
+      assert.equal(i * 3600, row().every)
+    end
   end)
 
   it("a program keeps its name", function()
@@ -294,7 +297,7 @@ describe("plans of schedules:", function()
       for i = 1, 300 do handle:schedule { name = "s" .. i, every = 3600, push = { "x" } } end
     end)
     for statement, plan in pairs { schedule_due = { "due", 10 }, schedule_next = { "due" },
-      schedule_forgotten = { "declared", 10 } } do
+      schedule_forgotten = { "declared", 10 }, schedule_declared = { "PRIMARY", [=[["s1"]]=] } } do
       local found
       for _, row in ipairs(assert(handle:execute("EXPLAIN " .. core.sql(statement), table.unpack(plan, 2)))) do
         if row.key == plan[1] then found = row end

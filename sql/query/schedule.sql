@@ -4,6 +4,14 @@
 -- Params: name. Key: PRIMARY; locks the row that it adds. One that is there stays.
 INSERT IGNORE INTO nightshift_schedule (name, definition) VALUES (?, 'null')
 
+-- name: schedule_declared
+-- Params: [name,…]. Key: PRIMARY, one row at a time. No locks. Those of the names that scripts
+-- declare and that tick.
+SELECT STRAIGHT_JOIN s.name, s.definition, s.version
+FROM JSON_TABLE(?, '$[*]' COLUMNS (name VARCHAR(100) {bytes} PATH '$')) v
+JOIN nightshift_schedule s FORCE INDEX (PRIMARY) ON s.name = v.name
+WHERE s.version IS NOT NULL AND s.error IS NULL
+
 -- name: schedule_due
 -- Params: how many. Key: due, a range from its begin; locks its rows, skipping rows that other
 -- hosts have. Schedules that are due, the oldest tick first.
@@ -28,7 +36,7 @@ WHERE declared < {now} - ? LIMIT 1000
 
 -- name: schedule_hold
 -- Params: name. Key: PRIMARY; locks the row.
-SELECT definition, next_at, paused = 1 AS paused, version, error, {now} AS now
+SELECT definition, next_at, paused = 1 AS paused, version, declared, error, {now} AS now
 FROM nightshift_schedule WHERE name = ? FOR UPDATE
 
 -- name: schedule_list
@@ -75,3 +83,11 @@ SET definition = ?, next_at = ?, version = ?, declared = ?, error = NULL WHERE n
 -- name: schedule_remove
 -- Params: name. Key: PRIMARY.
 DELETE FROM nightshift_schedule WHERE name = ?
+
+-- name: schedule_sign
+-- Params: [[name,version],…] in order of the names, version of the scripts. Key: PRIMARY, one row at
+-- a time, which it locks. Scripts declare them as they are, unless others have done so meanwhile.
+UPDATE JSON_TABLE(?, '$[*]' COLUMNS (name VARCHAR(100) {bytes} PATH '$[0]',
+  version BIGINT PATH '$[1]')) v
+STRAIGHT_JOIN nightshift_schedule s FORCE INDEX (PRIMARY) ON s.name = v.name
+SET s.version = GREATEST(s.version, ?), s.declared = {now} WHERE s.version = v.version

@@ -65,7 +65,7 @@ void nsh_mode_give_up(nsh_host *h) {
 static bool nothing_left(const nsh_host *h) {
   const nsh_exchange *m = &h->exchange;
   return h->cfg->drain && h->ready && m->rested && m->outstanding == 0 &&
-         m->unsettled == 0 && !m->cycling &&
+         m->unsettled == 0 && !m->cycling && nsh_exchange_ticks_rest(m) &&
          (m->rest_due < 0 || m->rest_due > h->cfg->drain_within) && m->rows_rested &&
          (m->rows_due_at == NSH_NEVER || m->rows_due_at - ns_mono_us() > h->cfg->drain_within);
 }

@@ -27,7 +27,8 @@
 struct nsh_schedules {
   const nsh_config *cfg;
   nsh_exchange *exchange;
-  lua_State *L; /* the thread's */
+  lua_State *L;    /* the thread's */
+  uint64_t handed; /* the readings of scripts that it has been told */
   pthread_t thread;
   bool running;
   /* the exchange's lock guards these */
@@ -76,33 +77,51 @@ The schedules that the scripts declare.
 @function declared
 @treturn string a list of {name, schedule} in JSON
 @treturn integer counts the readings of scripts
+@treturn number seconds since the last of them
 */
 static int schedules_declared(lua_State *L) {
-  nsh_exchange *m = self_of(L)->exchange;
+  nsh_schedules *s = self_of(L);
+  nsh_exchange *m = s->exchange;
   ns_buf *list = nsl_newbuf(L);
-  uint64_t n;
+  int64_t at;
   nsh_exchange_lock(m);
   ns_buf_adds(list, m->declared != NULL ? m->declared : "[]");
-  n = m->declarations;
+  s->handed = m->declarations;
+  at = m->declared_at;
   nsh_exchange_unlock(m);
   if (list->oom)
     return luaL_error(L, "not enough memory");
   lua_pushlstring(L, list->p, list->n);
-  lua_pushinteger(L, (lua_Integer)n);
-  return 2;
+  lua_pushinteger(L, (lua_Integer)s->handed);
+  lua_pushnumber(L, (lua_Number)(ns_mono_us() - at) / NS_SECOND);
+  return 3;
+}
+
+/* A round is over: the upkeep looks for the next tick. A host that drains claims again before it
+** ends. */
+static void tell_round(nsh_schedules *s) {
+  nsh_exchange *m = s->exchange;
+  nsh_exchange_lock(m);
+  m->declared_of = s->handed;
+  m->ticks_due = false;
+  m->ticks_moved = true;
+  if (s->cfg->drain) {
+    m->ticked_at = ns_mono_us();
+    m->rested = false;
+    m->woken = true;
+    pthread_cond_signal(&m->work);
+  }
+  pthread_cond_signal(&m->upkeep);
+  nsh_exchange_unlock(m);
+  m->notify(m->notify_arg);
 }
 
 /***
-All that was due is pushed: the upkeep looks for the next tick.
+All that was due is pushed, or has failed.
 @function fired
 */
 static int schedules_fired(lua_State *L) {
-  nsh_exchange *m = self_of(L)->exchange;
-  nsh_exchange_lock(m);
-  m->ticks_due = false;
-  m->ticks_moved = true;
-  pthread_cond_signal(&m->upkeep);
-  nsh_exchange_unlock(m);
+  tell_round(self_of(L));
   return 0;
 }
 
@@ -187,6 +206,7 @@ static bool await_need(nsh_schedules *s) {
   while (!s->ends && !m->ticks_due && m->declared == NULL)
     pthread_cond_wait(&m->schedules, &m->lock);
   ends = s->ends;
+  s->handed = m->declarations;
   nsh_exchange_unlock(m);
   return !ends;
 }
@@ -208,6 +228,7 @@ static void *thread(void *arg) {
     if (s->L != NULL) {
       run_state(s->L, s);
       lua_close(s->L);
+      tell_round(s); /* it has failed, but for an end */
     }
     if (!rest(s))
       break;

@@ -170,6 +170,11 @@ end
 ---@param b string
 function definition.same(a, b) return a == b or same(core.decode(a), core.decode(b)) end
 
+--- Does a text say a definition?
+---@param text string JSON
+---@param def nightshift.Schedule
+function definition.same_as(text, def) return same(core.decode(text), def) end
+
 --- Does a text say when to tick as a definition does?
 ---@param text string JSON
 ---@param def nightshift.Schedule

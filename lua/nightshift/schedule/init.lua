@@ -17,6 +17,8 @@ local SECOND <const> = 1000000
 local TRIES = 5
 local UPCOMING = 5
 
+schedule.ENDS = 86400 * SECOND -- without a sign of a script that declares it a schedule ends
+
 local function ask(handle, statement, ...) return handle:execute("@" .. statement, ...) end
 
 --- The values of a call under pcall; when it raised, it has written nothing.
@@ -83,7 +85,8 @@ function schedule.put(handle, name, def, version)
     local new = row.definition == "null"
     if not new and (row.version == nil) ~= (version == nil) then return "taken" end
     local equal = not new and definition.same(row.definition, text)
-    if not equal and version and not new and row.version > version then return "superseded" end
+    local is_old = version and not new and row.version > version and row.declared > row.now - schedule.ENDS
+    if is_old and not equal then return "superseded" end
     local next_at = row.next_at
     local stays = not new and not row.error and (equal or definition.same_times(row.definition, def))
     if not stays then next_at = definition.next(def, row.now) end

@@ -19,11 +19,10 @@ runner.__index = runner
 
 -- Seconds.
 local DECLARE = 3600 -- between signs that scripts still declare a schedule
-local ENDS = 86400   -- without a sign of life for so long a schedule ends
 local TROUBLE = 5    -- after an error, at most
 
 local AT_ONCE = 100  -- schedules of one transaction, ...
-local MOST = 1000    -- ... and about as many jobs
+local MOST = 1000    -- ... and about as many jobs; signs that one statement gives
 
 local function ask(self, statement, ...) return self.handle:execute("@" .. statement, ...) end
 
@@ -161,21 +160,68 @@ local function tell(self, name, what)
   if what == "taken" then self.host.log("warn", "schedule.taken", name) end
 end
 
---- Declares the schedules of the scripts, and ends schedules that no host has declared for a
--- day.
-local function declare(self)
-  local text, generation = self.host.declared()
-  if generation ~= self.generation then
-    local now, message, code = self.handle:now()
-    if not now then return nil, message, code end
-    self.generation, self.version, self.told = generation, now, {}
+--- Gives a sign for those of a list, in order, that stand there as they are declared; the rest.
+local function sign(self, list)
+  local names, told, rest, rows = core.array {}, core.array {}, {}, {}
+  for i, one in ipairs(list) do names[i] = one.name end
+  local found, message, code = ask(self, "schedule_declared", core.encode(names))
+  if not found then return nil, message, code end
+  for _, row in ipairs(found) do rows[row.name] = row end
+  for _, one in ipairs(list) do
+    local row = rows[one.name]
+    if row and definition.same_as(row.definition, one.schedule) then
+      told[#told + 1] = core.array { one.name, row.version }
+    else
+      rest[#rest + 1] = one
+    end
   end
-  for _, one in ipairs(core.decode(text)) do
-    local what, message, code = schedule.put(self.handle, one.name, one.schedule, self.version)
+  if #told == 0 then return rest end
+  found, message, code = ask(self, "schedule_sign", core.encode(told, math.maxinteger), self.version)
+  if not found then return nil, message, code end
+  return rest
+end
+
+--- Declares those of a list: a sign for what stays, each other one by itself.
+local function declare_some(self, list)
+  local rest, message, code = sign(self, list)
+  if not rest then return nil, message, code end
+  for _, one in ipairs(rest) do
+    local what
+    what, message, code = schedule.put(self.handle, one.name, one.schedule, self.version)
     if not what then return nil, message, code end
     tell(self, one.name, what)
   end
-  local rows, message, code = ask(self, "schedule_forgotten", ENDS * 1000000)
+  return true
+end
+
+--- The schedules that the scripts of the host declare, by name. And whether the host has seen the
+-- server for an hour without a gap.
+local function look(self)
+  local text, generation, age = self.host.declared()
+  local now, message, code = self.handle:now()
+  if not now then return nil, message, code end
+  if generation ~= self.generation then
+    self.generation, self.version, self.told = generation, math.tointeger(now - age * 1000000 // 1), {}
+  end
+  if not self.seen or now - self.seen > 2 * DECLARE * 1000000 then self.since = now end
+  self.seen = now
+  local list = core.decode(text)
+  table.sort(list, function(a, b) return a.name < b.name end)
+  return list, now - self.since >= DECLARE * 1000000
+end
+
+--- Declares the schedules of the scripts, and ends schedules that no host has declared for a day. A
+-- host that comes back to the server ends none for an hour: others may have been away, too.
+local function declare(self)
+  local list, steady, code = look(self)
+  if not list then return nil, steady, code end
+  for i = 1, #list, MOST do
+    local ok, message, why = declare_some(self, table.move(list, i, math.min(i + MOST - 1, #list), 1, {}))
+    if not ok then return nil, message, why end
+  end
+  if not steady then return true end
+  local rows, message
+  rows, message, code = ask(self, "schedule_forgotten", schedule.ENDS)
   if not rows then return nil, message, code end
   for _, row in ipairs(rows) do
     local result
@@ -196,9 +242,7 @@ local function round(self)
     if not ok then return nil, message, code end
     self.declare_at = now + DECLARE
   end
-  local ok, message, code = fire_all(self)
-  self.host.fired()
-  return ok, message, code
+  return fire_all(self)
 end
 
 --- After an error: how long to wait.
@@ -223,6 +267,7 @@ function runner:run()
   local ends
   repeat
     local ok, message, code = try_round(self)
+    self.host.fired()
     if ok then self.pause, self.complaint = nil, nil end
     ends = self.host.wait(ok and self.declare_at - core.clock() or complain(self, message, code), not ok,
       self.generation)

@@ -210,6 +210,8 @@ static void plan_next_claim(nsh_queues *q, const nsh_turn *t, const size_t *got,
   if (n > 0)
     q->empties = 0;
   else if (t->room.open > 0 || nsh_config_workers(d->cfg, 0) == 0) {
+    if (q->empty_since <= d->exchange->ticked_at) /* the jobs of ticks came later */
+      q->empties = 0;
     if (q->empties++ == 0) /* else most queues were not looked at */
       q->empty_since = q->began;
   }
@@ -283,7 +285,8 @@ static int64_t first_due(const nsh_queues *q) {
 
 /* Was nothing found twice? The lock is held. */
 static bool has_rested(const nsh_queues *q) {
-  return q->empties >= 2 && q->due != 0 && q->outlook.known &&
+  return q->empties >= 2 && q->empty_since > q->d->exchange->ticked_at && q->due != 0 &&
+         q->outlook.known &&
          ns_looked_everywhere(q->d->db, q->served.items, q->served.n, q->empty_since);
 }
 

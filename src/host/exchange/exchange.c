@@ -325,7 +325,12 @@ void nsh_exchange_declare(nsh_exchange *m, char *schedules) {
   m->declared = schedules != NULL ? schedules : strdup("[]");
   nsh_must(m->declared != NULL);
   m->declarations++;
+  m->declared_at = ns_mono_us();
   pthread_cond_broadcast(&m->schedules);
+}
+
+bool nsh_exchange_ticks_rest(const nsh_exchange *m) {
+  return m->ticks_known && !m->ticks_due && m->declared_of == m->declarations;
 }
 
 void nsh_exchange_finish(nsh_exchange *m) {

@@ -153,8 +153,12 @@ typedef struct nsh_exchange {
   /* between the thread of schedules, the loop and the upkeep */
   char *declared;        /* the scripts' declarations, JSON, malloc'd; NULL: none ever */
   uint64_t declarations; /* counts how often that was told */
-  bool ticks_due;        /* the first tick is due */
+  uint64_t declared_of;  /* the last of them that was written, or at least tried */
+  int64_t declared_at;   /* monotonic µs: when it was told last */
+  bool ticks_known;      /* the first tick has been looked for */
+  bool ticks_due;        /* it is due */
   bool ticks_moved;      /* it may be another one than it was */
+  int64_t ticked_at;     /* of a host that drains, monotonic µs: when ticks were pushed last */
 
   /* from the dispatcher to the loop */
   nsh_load *loads, **loads_end;
@@ -228,6 +232,9 @@ void nsh_exchange_serves(nsh_exchange *m, char *handlers, char *names, size_t ta
 /* Scripts were loaded that declare these schedules: a list in JSON, malloc'd, changes hands.
 ** NULL: none. */
 void nsh_exchange_declare(nsh_exchange *m, char *schedules);
+
+/* Is no tick due, and all written that the scripts declare? */
+bool nsh_exchange_ticks_rest(const nsh_exchange *m);
 
 /* No job will be claimed any more: end once everything is settled. */
 void nsh_exchange_finish(nsh_exchange *m);

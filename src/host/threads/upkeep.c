@@ -224,12 +224,13 @@ static void look_for_ticks(nsh_upkeep *u) {
     in = -1; /* by now it is another look's */
   u->ticked_at = ns_mono_us();
   u->ticks_at = u->ticked_at + (in > 0 && in < TICKS ? in : in == 0 ? NS_SECOND : TICKS);
-  if (in != 0)
-    return;
   nsh_exchange_lock(m);
-  m->ticks_due = true;
-  pthread_cond_broadcast(&m->schedules);
+  m->ticks_known = true;
+  m->ticks_due = m->ticks_due || in == 0;
+  if (in == 0)
+    pthread_cond_broadcast(&m->schedules);
   nsh_exchange_unlock(m);
+  m->notify(m->notify_arg); /* a host that drains may have waited for this */
 }
 
 /* ---------------------------------------------------------------- pruning */
