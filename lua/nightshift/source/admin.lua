@@ -213,7 +213,7 @@ local function retry(self, what)
   must(pay.all(self))
   local n
   if given.ids then n = by_batches(given.ids, AT_ONCE, admin.EVERY, again)
-  else n = admin.walk(self, "dead_ids", given.error or core.null, {}, again) end
+  else n = admin.walk(self, given.error and "dead_blamed" or "dead_all", given.error, {}, again) end
   if math.type(what) ~= "integer" then return n end
   return n == 1 or not_dead(self, what)
 end

@@ -427,7 +427,8 @@ local statements = {
     return m:list_dead(m:sql("p.job AS `ns:job`, p.at AS `ns:at`, p.holder AS `ns:holder`, {1} AS `ns:attempts`, "
       .. "LEFT(p.error, 1000) AS `ns:error`, ", m:failures()) .. m:columns())
   end,
-  dead_ids = function(m) return m:list_dead(m:sql "{id} AS id") end,
+  dead_blamed = function(m) return m:list_dead(m:sql "{id} AS id") end,
+  dead_all = function(m) return m:pick(nil, m:seen_dead()) end,
   dead_kinds = function(m) return m:fill("source_dead_kinds", { past = m:past(), where = m:seen_dead() }) end,
   again = function(m) return m:write(m:set_new(), m:seen_dead()) end,
   done_lock = function(m) return m:lock(m:done(), m:column "id") end,
