@@ -97,16 +97,19 @@ local function add(set, file, name, handler, shown)
   set.names[#set.names + 1] = name
 end
 
-local FIELDS = { run = true, memory = true, max_phases = true, queue = true, check = true, around = true,
-  backoff = true }
+-- Options of a push that a handler may have for its jobs, where the push has said nothing.
+local LIMITS = { timeout = options.PUSH.timeout, max_attempts = options.COUNT, max_phases = options.PHASES,
+  priority = options.PUSH.priority }
+
+local FIELDS = { run = true, memory = true, queue = true, check = true, around = true, backoff = true }
+for field in pairs(LIMITS) do FIELDS[field] = true end
 for field in pairs(definition.FIELDS) do FIELDS[field] = true end
 
 -- Bytes of a schedule that a file declares.
 local MAX_SCHEDULE = 30000
 
---- The fault of {run = function, memory = size, max_phases = n}; nil and the bytes when there is
--- none.
-local function check_limited(handler)
+--- The fault of the fields of a handler; nil and its options when there is none.
+local function check_fields(handler)
   for key in pairs(handler) do
     if not FIELDS[key] then
       local names = {}
@@ -123,12 +126,22 @@ local function check_limited(handler)
       return ("%s must be a function, got %s"):format(field, type(handler[field]))
     end
   end
-  local ok, why = handler.max_phases == nil, "max_phases must be a number"
-  if type(handler.max_phases) == "number" then ok, why = options.PHASES(handler.max_phases, "max_phases") end
-  if not ok then return why end
-  if handler.memory == nil then return nil end
-  local bytes, message = options.size(handler.memory, "memory")
-  return message, bytes
+  local limits = {}
+  for field, check in pairs(LIMITS) do
+    if handler[field] ~= nil then
+      local ok, value, message = pcall(check, handler[field], field)
+      if not ok then return (tostring(value):gsub("^nightshift: ", "")) end
+      if value == nil then return message end
+      limits[field] = value
+    end
+  end
+  if handler.queue ~= nil then
+    local ok, message
+    if type(handler.queue) == "string" then ok, message = options.name("queue", handler.queue, options.MAX_QUEUE) end
+    if not ok then return message or "queue must be a string, got a " .. type(handler.queue) end
+    limits.queue = handler.queue
+  end
+  return nil, limits
 end
 
 -- ------------------------------------------------------ around a handler
@@ -153,6 +166,12 @@ local function check_backoff(backoff)
   return message, us
 end
 
+local function check_memory(memory)
+  if memory == nil then return nil end
+  local bytes, message = options.size(memory, "memory")
+  return message, bytes
+end
+
 --- The handler behind its check: a payload that is refused ends its job.
 local function checked(check, run)
   return function(claimed)
@@ -175,11 +194,9 @@ local function composed(handler)
 end
 
 --- Adds a handler's declarations; gives the fault, if there is one.
-local function add_schedule(set, name, handler)
-  local def, wrong = definition.declared(name, handler)
-  if wrong then return wrong end
-  if not def and handler.queue ~= nil then return "queue goes with cron or every" end
-  if not def then return nil end
+local function add_schedule(set, name, handler, limits)
+  local def, wrong = definition.declared(name, handler, limits)
+  if not def then return wrong end
   local text, message = core.encode({ name = name, schedule = def }, nil, "schedule")
   if not text then return message end
   if #text > MAX_SCHEDULE then
@@ -189,13 +206,13 @@ local function add_schedule(set, name, handler)
   set.schedules[#set.schedules + 1] = text
 end
 
-local function add_limited(set, file, name, handler)
-  local wrong, bytes = check_limited(handler)
-  wrong = wrong or add_schedule(set, name, handler)
-  local backoff
-  if not wrong then wrong, backoff = check_backoff(handler.backoff) end
+local function add_table(set, file, name, handler)
+  local wrong, limits = check_fields(handler)
+  if not wrong then wrong, limits.backoff = check_backoff(handler.backoff) end
+  if not wrong then wrong, set.memory[name] = check_memory(handler.memory) end
+  if not wrong then wrong = add_schedule(set, name, handler, limits) end
   if wrong then return ("%s: handler '%s': %s"):format(place(file, handler), name, wrong) end
-  set.memory[name], set.phases[name], set.backoffs[name] = bytes, handler.max_phases, backoff
+  set.limits[name] = next(limits) and limits or nil
   return add(set, file, name, composed(handler), handler)
 end
 
@@ -207,7 +224,7 @@ local function add_handler(set, file, name, handler)
     return ("%s: handler '%s' is a %s; it must be a function or a nightshift.background{…}"):format(
       file, name, type(handler))
   end
-  if not background.is(handler) then return add_limited(set, file, name, handler) end
+  if not background.is(handler) then return add_table(set, file, name, handler) end
   for part, fn in pairs(background.expand(name, handler)) do
     message = add(set, file, part, fn, handler)
     if message then return message end
@@ -228,18 +245,22 @@ local function add_file(set, file)
   end
 end
 
+---@class nightshift.Handlers
+---@field functions table<string, fun(job: nightshift.Job): any> by name
+---@field names string[] in order
+---@field memory table<string, integer> bytes by name, where a handler has a limit
+---@field limits table<string, table> by name: timeout (µs), max_attempts, max_phases, priority, queue; backoff (µs of
+---the first pause, or a function)
+---@field schedules string[] that handlers declare, {name, schedule} each, as JSON
+---@field version {short: string, files: string} of the files read
+
 --- Loads handler files.
 ---@param paths string[] files, and folders of files
----@return table<string, fun(job: nightshift.Job): any>|nil functions by name
----@return string[]|string names in order, or the message
----@return table<string, integer>? memory bytes by name, where a handler has a limit
----@return table<string, integer>? phases by name, where a handler says so
----@return {short: string, files: string}? version of the files read
----@return string[]? schedules that handlers declare, {name, schedule} each, as JSON
----@return table<string, integer|function>? backoffs µs of the first pause, or the function that gives each
+---@return nightshift.Handlers|nil
+---@return string? message
 function handlers.load(paths)
-  local files, set = {}, { functions = {}, places = {}, names = {}, memory = {}, phases = {}, schedules = {},
-    backoffs = {}, seen = versions.begin() }
+  local files, set = {}, { functions = {}, places = {}, names = {}, memory = {}, limits = {}, schedules = {},
+    seen = versions.begin() }
   for _, path in ipairs(paths) do
     local message = expand(path, files)
     if message then return nil, message end
@@ -249,8 +270,8 @@ function handlers.load(paths)
     if message then return nil, message end
   end
   table.sort(set.names)
-  return set.functions, set.names, set.memory, set.phases, versions.finish(set.seen), set.schedules,
-    set.backoffs
+  set.version = versions.finish(set.seen)
+  return set
 end
 
 --- The message about a name without a handler.

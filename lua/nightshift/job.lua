@@ -31,6 +31,7 @@ local raise = options.raise
 ---@field log fun(job: table, text: string): ...
 ---@field cancelled fun(job: table): boolean
 ---@field max_children integer? that a run may spawn
+---@field limits table<string, table>? of handlers by name: what their children are pushed with
 ---@field take_id fun(job: table): integer?, string?, string?
 ---@field is_open (fun(): boolean)? only of a handle, which may be closed
 ---@field live fun(verb: string)? the same; raises when it is
@@ -390,7 +391,9 @@ local function child_of(self, name, payload, opts)
   end
   if ok then entry.json, why = core.encode(entry.payload, nil, "spawn: payload") end
   if not entry.json then raise("%s", why) end
-  entry.payload, entry.queue = nil, entry.queue or self.queue
+  local its = self._backend.limits and self._backend.limits[name] or {}
+  entry.payload, entry.queue = nil, entry.queue or its.queue or self.queue
+  for _, field in ipairs { "priority", "timeout", "max_attempts" } do entry[field] = entry[field] or its[field] end
   return entry
 end
 

@@ -147,11 +147,13 @@ local function raised(fields, err)
 end
 
 --- The recorded verdict as the core wants it.
-local function finished(fields, v, phases)
+local function finished(fields, v, limits)
+  local most
+  if v.kind == "wait" then most = limits.max_phases end
   return {
     id = fields.id, run = fields.run, lease = fields.lease, kind = v.kind,
     result = v.result, error = v.error, state = v.state,
-    delay = v.delay and core.duration(v.delay), signal = v.signal, max_phases = v.kind == "wait" and phases or nil,
+    delay = v.delay and core.duration(v.delay), signal = v.signal, most = most,
     go_on = v.go_on,
     children = v.children,
   }
@@ -159,13 +161,13 @@ end
 
 --- How the run of a handler ended: a plain result, or nil and a verdict. That it has
 -- failed it may say as any function does: nil and a message.
-local function outcome(ended, phases, ok, value, message)
+local function outcome(ended, limits, ok, value, message)
   if not ok then return nil, raised(ended, value) end
-  if verdict then return nil, finished(ended, verdict, phases) end
+  if verdict then return nil, finished(ended, verdict, limits) end
   if ended._unspawned then return nil, failure(ended, ended._unspawned) end
   if value == nil and message ~= nil then return nil, failure(ended, job.error_text(message)) end
   if not ended._children then return value end
-  return nil, finished(ended, { kind = "ack", result = value, children = ended._children })
+  return nil, finished(ended, { kind = "ack", result = value, children = ended._children }, limits)
 end
 
 local LIBRARIES = { "_G", "coroutine", "debug", "io", "math", "os", "package", "string", "table", "utf8" }
@@ -210,6 +212,19 @@ local function delay_of(backoff, failed, err, api)
   api.complain("backoff", job.error_text(message or us or seconds))
 end
 
+local NONE = {} -- limits of a handler that has none
+
+-- Of a job whose push has said nothing.
+local ATTEMPTS, TIMEOUT <const> = 10, 3600.0
+
+--- The limits of a job's handler count where the push has said nothing.
+local function limit_job(this, limits, api)
+  if limits.max_attempts and this.max_attempts == ATTEMPTS then this.max_attempts = limits.max_attempts end
+  local timeout = this.timeout == TIMEOUT and limits.timeout or 0
+  if timeout > 0 then this.timeout = timeout / 1000000 end
+  if timeout > 0 or limits.max_attempts then api.limit(timeout, limits.max_attempts and this.max_attempts or 0) end
+end
+
 --- Calls the functions that scripts have registered for the end of a job.
 local function tell_end(ended, result, v, since, api)
   local seconds = core.clock() - since
@@ -225,7 +240,7 @@ end
 --- The function that the C side calls per job: result, verdict, and whether this worker had
 -- better be replaced.
 local function make_run(set, api, backend, standard)
-  local functions, memory, phases, backoffs = set.functions, set.memory, set.phases, set.backoffs
+  local functions, memory, all_limits = set.functions, set.memory, set.limits
   local hooked = hooks.any "job."
   return function(fields)
     local handler = functions[fields.name]
@@ -242,9 +257,13 @@ local function make_run(set, api, backend, standard)
     local limit, since = memory[fields.name], hooked and core.clock()
     if limit then api.quota(limit) end
     if hooked then hooks.run("job.start", api.complain, this) end
-    local result, v = outcome(this, phases[fields.name], xpcall(handler, traceback, this))
-    local backoff = v and v.kind == "fail" and not v.delay and backoffs[fields.name]
-    if backoff then v.delay = delay_of(backoff, this, v.error, api) end
+    local limits = all_limits[fields.name] or NONE
+    if limits ~= NONE then limit_job(this, limits, api) end
+    local result, v = outcome(this, limits, xpcall(handler, traceback, this))
+    if v and v.kind == "fail" then
+      v.most = limits.max_attempts and this.max_attempts or nil
+      if limits.backoff and not v.delay then v.delay = delay_of(limits.backoff, this, v.error, api) end
+    end
     if hooked then tell_end(this, v and v.result or result, v, since, api) end
     mutex.release_all()
     current, this._settled = nil, this._settled or "its return"
@@ -284,19 +303,19 @@ function worker.prepare(files, api, connection, memory, max_children)
   replace_exit(api)
   address.serve(connection)
   local standard = library()
-  local functions, names, limits, phases, version, schedules, backoffs = handlers.load(files)
-  if not functions then return nil, names end
+  local set, message = handlers.load(files)
+  if not set then return nil, message end
   accept(standard)
-  for _, name in ipairs(memory > 0 and names or {}) do limits[name] = limits[name] or memory end
+  for _, name in ipairs(memory > 0 and set.names or {}) do set.memory[name] = set.memory[name] or memory end
   -- math.randomseed() by itself would seed all workers of one second alike
   local function begin(a, b)
     math.randomseed(a, b)
     hooks.run("worker.start", api.complain)
   end
   local backend = make_backend(api, connection, max_children)
-  return { names = names, version = version.short, files = version.files, schedules = schedules }, begin,
-    make_run({ functions = functions, names = names, memory = limits, phases = phases, backoffs = backoffs }, api,
-      backend, standard),
+  backend.limits = set.limits
+  return { names = set.names, version = set.version.short, files = set.version.files, schedules = set.schedules },
+    begin, make_run(set, api, backend, standard),
     make_reset(backend), function() hooks.run("worker.stop", api.complain) end
 end
 

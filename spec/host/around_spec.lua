@@ -79,6 +79,49 @@ describe("around a handler:", function()
     assert.matches("worker.hook_failed.*oh", log)
   end)
 
+  it("max_attempts and timeout of a handler count where the push says nothing", function()
+    local few, more, said = q:push "few", q:push "more", q:push("few", nil, { max_attempts = 4 })
+    local slow, long = q:push "slow", q:push("slow", nil, { timeout = 30 })
+    local stuck = q:push "stuck"
+    drain([[
+      local sleep = require "nightshift.core".sleep
+      return {
+        few = { max_attempts = 2, backoff = function() return 0.01 end, run = function() return nil, "no" end },
+        more = { max_attempts = 12, backoff = function() return 0.01 end, run = function() return nil, "no" end },
+        slow = { timeout = "300ms", max_attempts = 1, run = function() sleep(0.9) return "slow" end },
+        stuck = { timeout = 0.2, max_attempts = 1, run = function() os.execute "exec sleep 60" end },
+      }]], { "--drain-within", "1s", "--workers", "5" })
+    local function of(id)
+      local job = handle:job(id)
+      return { job.state, job.attempts, job.max_attempts }
+    end
+    assert.same({ "dead", 2, 2 }, of(few))
+    assert.same({ "dead", 12, 12 }, of(more))
+    assert.same({ "dead", 4, 4 }, of(said))
+    assert.same({ "dead", 1, 1 }, of(slow))
+    assert.matches("timeout after 0.3 s", handle:job(slow).error)
+    assert.same({ "dead", 1, 1 }, of(stuck))
+    assert.matches("timeout after 0.2 s", handle:job(stuck).error)
+    assert.equal("slow", handle:job(long).result)
+  end)
+
+  it("children and schedules are pushed with the queue and priority of their handler", function()
+    q:push "parent"
+    drain [[return {
+      parent = function(job) job:spawn "kid" job:spawn("kid", nil, { queue = "own", priority = 3 }) end,
+      kid = { queue = "kids", priority = 7, max_attempts = 3, every = "1h", run = function(job) return nil, "no" end },
+    }]]
+    local kids = {}
+    for i, job in ipairs(handle:jobs { name = "kid" }) do
+      local info = handle:job(job.id)
+      kids[i] = ("%s %d"):format(info.queue, info.max_attempts)
+    end
+    table.sort(kids)
+    assert.same({ "kids 3", "own 3" }, kids)
+    local row = handle:schedules()[1]
+    assert.same({ "kids", { priority = 7, max_attempts = 3 } }, { row.queue, row.options })
+  end)
+
   it("hooks run in order, beside the job", function()
     q:push "ok"
     q:push("no", nil, { max_attempts = 1 })

@@ -257,7 +257,7 @@ describe("scripts declare schedules:", function()
       [ [[cron = "* *"]] ] = "a cron expression has five fields",
       [ [[cron = "@daily", zone = "Mars"]] ] = "there is no time zone 'Mars'",
       [ [[zone = "UTC"]] ] = "zone goes with cron or every",
-      [ [[queue = "x"]] ] = "queue goes with cron or every",
+      [ [[queue = ""]] ] = "queue is empty",
       [ [[cron = "@daily", every = 5]] ] = "give either cron",
       [ [[every = "soon"]] ] = "every: ",
       [ [[every = 5, missed = "never"]] ] = "missed must be one of one, all, none",

@@ -78,11 +78,11 @@ JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = j.id
 DELETE nightshift_expiry FROM nightshift_expiry WHERE lease = ?
 
 -- name: settle_finish
--- Params: holder, list of objects: i job, o outcome, r reason, x result, e error, a attempts, p
--- polls, c crashes (absent: as the job has them). Keys: PRIMARY of job, one row at a time,
--- locked by settle_lock; PRIMARY and outcome of finished. The payload never leaves the server.
--- A failed job keeps the ids that it waited for, to wait for them again when its tree is
--- retried.
+-- Params: holder, list of objects: i job, o outcome, r reason, x result, e error, a attempts, m
+-- how many it has, p polls, c crashes (absent: as the job has them). Keys: PRIMARY of job, one
+-- row at a time, locked by settle_lock; PRIMARY and outcome of finished. The payload never leaves
+-- the server. A failed job keeps the ids that it waited for, to wait for them again when its tree
+-- is retried.
 INSERT INTO nightshift_finished
   (id, queue_id, name, payload, priority, outcome, reason, run, result, error,
    attempts, polls, crashes, lost, max_attempts, max_polls, max_crashes,
@@ -91,7 +91,7 @@ INSERT INTO nightshift_finished
 SELECT STRAIGHT_JOIN j.id, j.queue_id, j.name, j.payload, j.priority, v.outcome,
   v.reason, j.run, v.result, v.error, COALESCE(v.attempts, j.attempts),
   COALESCE(v.polls, j.polls), COALESCE(v.crashes, j.crashes), j.lost,
-  j.max_attempts, j.max_polls, j.max_crashes, j.backoff, j.timeout, j.deadline,
+  COALESCE(v.most, j.max_attempts), j.max_polls, j.max_crashes, j.backoff, j.timeout, j.deadline,
   j.created, {now}, j.parent, j.root, j.on_fail, j.ukey, j.nonce,
   j.after_ids,
   IF(v.outcome = 'done' OR j.awaits IS NOT NULL, 0, j.phase),
@@ -102,7 +102,8 @@ FROM JSON_TABLE(?, '$[*]' COLUMNS (
   id BIGINT PATH '$.i', outcome VARCHAR(10) {bytes} PATH '$.o',
   reason VARCHAR(255) {bytes} PATH '$.r', result MEDIUMTEXT {bytes} PATH '$.x',
   error MEDIUMTEXT {bytes} PATH '$.e', attempts INT UNSIGNED PATH '$.a',
-  polls INT UNSIGNED PATH '$.p', crashes INT UNSIGNED PATH '$.c')) v
+  polls INT UNSIGNED PATH '$.p', crashes INT UNSIGNED PATH '$.c',
+  most INT UNSIGNED PATH '$.m')) v
 JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id
 
 -- name: settle_gone
@@ -155,13 +156,13 @@ SET j.run = j.run + 1, j.phase = j.phase + 1, j.phases = v.phases, j.lost = 0, j
 UPDATE nightshift_expiry SET expires = {now} + ? WHERE lease = ?
 
 -- name: settle_return
--- Array-bound. Params: rank, attempts, polls, crashes, lost, missed, missing since,
--- due, state (NULL keeps it), whether the next run is to be given the same signal,
--- job. The run grows: every token out there is stale from now on; nor is the
--- job parked. Key: PRIMARY, locked by settle_lock.
+-- Array-bound. Params: rank, attempts, polls, crashes, lost, missed, missing since, due, state
+-- (NULL keeps it), whether the next run is to be given the same signal, how many attempts it has,
+-- job. The run grows: every token out there is stale from now on; nor is the job parked. Key:
+-- PRIMARY, locked by settle_lock.
 UPDATE nightshift_job SET run = run + 1, rank = ?, attempts = ?, polls = ?,
   crashes = ?, lost = ?, missed = ?, missing_since = ?, due = ?, wish = NULL, waits = NULL,
-  state = COALESCE(?, state), awaits = IF(?, awaits, NULL)
+  state = COALESCE(?, state), awaits = IF(?, awaits, NULL), max_attempts = ?
 WHERE id = ?
 
 -- name: settle_scheduled

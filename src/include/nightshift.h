@@ -246,8 +246,8 @@ typedef struct ns_verdict {
                      ** and keeps its place; 2: ns_settle_for has already written its verdict. ACK:
                      ** 1: already written, in a transaction of the handler's. A written verdict
                      ** that is STALE is not reported. */
-  int64_t max_phases; /* WAIT: of the handler, when the push has said nothing; -1:
-                      ** NS_MAX_PHASES; 0: unlimited */
+  int64_t most;      /* of the handler, when the push has said nothing. WAIT: waits, 0: no limit, -1:
+                     ** NS_MAX_PHASES. FAIL: attempts; 0 and below: as the job has them */
   ns_push *children; /* ACK, WAIT: claimable now; AGAIN: wait for the parent's
                      ** done; otherwise dropped. ids already taken */
   size_t nchildren;

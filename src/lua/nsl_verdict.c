@@ -29,7 +29,7 @@ static const nsl_field verdict_fields[] = {
     {"delay", NSL_INT, offsetof(ending, v.delay)},
     {"go_on", NSL_INT, offsetof(ending, v.go_on)},
     {"signal", NSL_BYTES, offsetof(ending, v.signal)},
-    {"max_phases", NSL_INT, offsetof(ending, v.max_phases)},
+    {"most", NSL_INT, offsetof(ending, v.most)},
     {"log", NSL_BYTES, offsetof(ending, v.log)},
     {"children", NSL_TABLE, 0},
     {NULL, NSL_ANY, 0}};
@@ -75,7 +75,7 @@ static ns_status readchildren(lua_State *L, int idx, nsl_batch *b, int64_t max,
 /* Reads the plain fields; the strings are copied at once. */
 static ns_status readhead(lua_State *L, int idx, nsl_verdict *out,
                           ns_err *err) {
-  ending e = {.v = {.delay = -1, .max_phases = -1}};
+  ending e = {.v = {.delay = -1, .most = -1}};
   ns_status st = nsl_readfields(L, idx, verdict_fields, "verdict: ", &e, err);
   if (st != NS_OK)
     return st;

@@ -331,11 +331,11 @@ local function made_up(args)
 end
 
 local function find_handlers(args)
-  local functions, names = handlers.load(args.script)
-  if not functions then context.fail(context.CONFIG, "%s", names) end
-  if functions[args.name] then return functions end
-  local near = options.nearest(args.name, functions)
-  context.fail(context.FAILURE, "%s%s", handlers.unknown(args.name, names),
+  local set, message = handlers.load(args.script)
+  if not set then context.fail(context.CONFIG, "%s", message) end
+  if set.functions[args.name] then return set.functions end
+  local near = options.nearest(args.name, set.functions)
+  context.fail(context.FAILURE, "%s%s", handlers.unknown(args.name, set.names),
     near and ("; did you mean '%s'?"):format(near) or "")
 end
 

@@ -128,9 +128,10 @@ definition.FIELDS = { cron = true, every = true, zone = true, missed = true, ove
 --- The schedule that a handler declares; nil: none. A fault raises, or is the message.
 ---@param name string of the handler
 ---@param handler table
+---@param limits table its options: queue, priority, timeout, max_attempts, max_phases
 ---@return nightshift.Schedule|nil
 ---@return string? message
-function definition.declared(name, handler)
+function definition.declared(name, handler, limits)
   if handler.cron == nil and handler.every == nil then
     for field in pairs(definition.FIELDS) do
       if handler[field] ~= nil then return nil, field .. " goes with cron or every" end
@@ -143,12 +144,10 @@ function definition.declared(name, handler)
   local ok, when, message = pcall(check_when, "schedule", given)
   if not ok then return nil, (tostring(when):gsub("^.-nightshift: ", "")) end
   if not when then return nil, message end
-  if handler.queue ~= nil and type(handler.queue) ~= "string" then return nil, "queue must be a string" end
-  local good, why = check_queue("schedule", handler.queue)
-  if not good then return nil, why end
   local payload = handler.payload
   if payload == nil then payload = core.null end
-  return make(when, name, payload, { queue = handler.queue })
+  return make(when, name, payload, { queue = limits.queue, priority = limits.priority, timeout = limits.timeout,
+    max_attempts = limits.max_attempts })
 end
 
 -- --------------------------------------------------------------------- comparing

@@ -62,6 +62,8 @@ static void add_end(ns_buf *list, const ns_end *e) {
   add_reason(list, e);
   add_text(list, "x", e->result);
   add_count(list, "a", e->attempts);
+  if (e->max_attempts > 0)
+    add_count(list, "m", e->max_attempts);
   add_count(list, "p", e->polls);
   add_count(list, "c", e->crashes);
   ns_buf_addc(list, '}');

@@ -14,6 +14,7 @@ typedef struct ns_end {
   const char *reason;   /* NULL: none */
   ns_bytes result, error;
   int64_t attempts, polls, crashes; /* -1: as the job has them */
+  int64_t max_attempts;             /* 0: as the job has them */
   ns_bytes unique;      /* its key; absent: none */
   bool failed;          /* ... by another failure, which its row does not know of */
   bool forgotten;       /* it leaves no history */

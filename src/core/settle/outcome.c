@@ -25,7 +25,7 @@ static ns_verdict verdict_of(const ns_job *job, ns_kind kind) {
                       .lease = job->lease,
                       .kind = kind,
                       .delay = -1,
-                      .max_phases = -1,
+                      .most = -1,
                       .heard = job->heard};
 }
 
@@ -119,6 +119,8 @@ static void decide_fail(ns_outcome *f) {
   int64_t delay = f->v->delay;
   found_handler(f);
   f->attempt = "failed";
+  if (f->v->most > 0)
+    f->max_attempts = f->v->most;
   if (delay < 0)
     delay = ns_jitter(double_up_to(f->backoff, f->attempts, NS_BACKOFF_MAX), 0.2);
   if (++f->attempts >= f->max_attempts)

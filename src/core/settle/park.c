@@ -42,7 +42,7 @@ static int64_t signal_sent_at(ns_db *db, const ns_outcome *f) {
 
 void ns_settle_park_bound(ns_db *db, ns_outcome *f) {
   int64_t max = f->max_phases >= 0      ? f->max_phases
-                : f->v->max_phases >= 0 ? f->v->max_phases
+                : f->v->most >= 0 ? f->v->most
                                         : NS_MAX_PHASES;
   if (!f->parks)
     return;

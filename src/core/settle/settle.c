@@ -239,7 +239,7 @@ static ns_status write_ends(ns_db *db, const ns_outcome *outcomes, size_t n, ns_
                          .error = done || f->rowless  ? NS_NONE
                                   : f->why[0] != '\0' ? ns_str(f->why)
                                                       : f->v->error,
-                         .attempts = f->attempts,
+                         .attempts = f->attempts, .max_attempts = f->max_attempts,
                          .polls = f->polls,
                          .crashes = f->crashes,
                          .unique = key_of(f),
@@ -252,7 +252,7 @@ static ns_status write_ends(ns_db *db, const ns_outcome *outcomes, size_t n, ns_
 }
 
 enum { T_RANK, T_ATTEMPTS, T_POLLS, T_CRASHES, T_LOST, T_MISSED, T_SINCE, T_DUE,
-       T_STATE, T_HEARS, T_ID, T_QUEUE, T_RUN, T_OFFSET, T_ALONE, T_KIND, T_COUNT };
+       T_STATE, T_HEARS, T_MOST, T_ID, T_QUEUE, T_RUN, T_OFFSET, T_ALONE, T_KIND, T_COUNT };
 
 /* The columns of all jobs that return, as far as 'later' picks them. */
 typedef struct returns {
@@ -283,7 +283,7 @@ static void returns_add(returns *r, const ns_outcome *f) {
       [T_CRASHES] = f->crashes, [T_LOST] = f->lost, [T_MISSED] = f->missed,
       [T_ALONE] = f->lost >= NS_LOST_TOGETHER, [T_SINCE] = f->missing_since,
       [T_DUE] = f->due, [T_ID] = f->v->id,
-      [T_HEARS] = f->v->kind != NS_AGAIN,
+      [T_HEARS] = f->v->kind != NS_AGAIN, [T_MOST] = f->max_attempts,
       [T_QUEUE] = f->queue_id, [T_RUN] = f->v->run + 1,
       [T_OFFSET] = (int64_t)r->n, [T_KIND] = f->kind};
   for (size_t c = 0; c < T_COUNT; c++)
@@ -304,7 +304,7 @@ static ns_status update_jobs(ns_db *db, const returns *r, ns_err *err) {
                                   column_of(r, T_POLLS), column_of(r, T_CRASHES),
                                   column_of(r, T_LOST), column_of(r, T_MISSED),
                                   column_of(r, T_SINCE), column_of(r, T_DUE), column_of(r, T_STATE),
-                                  column_of(r, T_HEARS), column_of(r, T_ID)},
+                                  column_of(r, T_HEARS), column_of(r, T_MOST), column_of(r, T_ID)},
                     r->n, err);
 }
 

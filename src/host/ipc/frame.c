@@ -216,7 +216,7 @@ size_t nsh_begin_report(ns_buf *b, const nsh_report *r) {
   nsh_put_int(b, r->micros);
   nsh_put_int(b, r->delay);
   nsh_put_int(b, r->go_on);
-  nsh_put_int(b, r->max_phases);
+  nsh_put_int(b, r->most);
   nsh_put_bytes(b, r->result);
   nsh_put_bytes(b, r->error);
   nsh_put_bytes(b, r->state);
@@ -240,7 +240,7 @@ bool nsh_get_report(nsh_frame *f, nsh_report *r) {
   r->micros = nsh_get_int(f);
   r->delay = nsh_get_int(f);
   r->go_on = nsh_get_int(f);
-  r->max_phases = nsh_get_int(f);
+  r->most = nsh_get_int(f);
   r->result = nsh_get_bytes(f);
   r->error = nsh_get_bytes(f);
   r->state = nsh_get_bytes(f);

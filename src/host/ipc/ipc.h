@@ -120,7 +120,7 @@ typedef struct nsh_report {
   int64_t micros;     /* the handler's wall time */
   int64_t delay;      /* FAIL, AGAIN: µs; -1: the job's backoff */
   int64_t go_on;      /* WAIT, AGAIN: see ns_verdict */
-  int64_t max_phases; /* WAIT: see ns_verdict */
+  int64_t most;       /* WAIT, FAIL: see ns_verdict */
   ns_bytes result, error, state, signal;
   bool leaves;      /* it takes no more jobs and is about to exit */
   size_t nchildren; /* follow one by one: nsh_get_child */
@@ -285,6 +285,8 @@ typedef struct nsh_slot {
   _Atomic uint32_t why;                /* nsh_why; stored before 'told' */
   _Atomic uint32_t over;               /* number of the job over its memory limit, + 1 */
   _Atomic uint32_t said;               /* number of the job that 'text' is about, + 1 */
+  _Atomic int64_t timeout;             /* of the handler of the job last started, µs; 0: the job's */
+  _Atomic int64_t most;                /* its attempts, as of a verdict */
   nsh_ring in;                         /* host to worker */
   nsh_ring out;                        /* worker to host */
   char text[NSH_SAID];                 /* UTF-8 */
@@ -324,6 +326,9 @@ void nsh_slot_allow(nsh_slot *s, uint32_t end);
 /* Host: takes back the jobs that have not been started. Returns the number of the first job
 ** taken back; the next job to be sent is gate.end as before. */
 uint32_t nsh_slot_recall(nsh_slot *s);
+
+/* Worker: what the handler of the running job says; 0: nothing. */
+void nsh_slot_limit(nsh_slot *s, int64_t timeout, int64_t most);
 
 /* Host: job 'seq' is to stop. */
 void nsh_slot_tell(nsh_slot *s, uint32_t seq, nsh_why why);

@@ -203,11 +203,17 @@ bool nsh_slot_started(nsh_slot *s, uint32_t seq) {
   return nsh_before(seq, (uint32_t)(atomic_load(&s->gate) >> 32));
 }
 
+void nsh_slot_limit(nsh_slot *s, int64_t timeout, int64_t most) {
+  atomic_store(&s->timeout, timeout);
+  atomic_store(&s->most, most);
+}
+
 /* The time is stored first: a reader that sees the job started sees its time, too. A swap that
 ** fails because the host raised 'end' is simply tried again. */
 bool nsh_slot_start(nsh_slot *s, uint32_t seq, int64_t now) {
   uint64_t old = atomic_load(&s->gate);
   if ((uint32_t)(old >> 32) == seq) {
+    nsh_slot_limit(s, 0, 0);
     atomic_store(&s->current, seq);
     atomic_store(&s->started_at, now);
   }

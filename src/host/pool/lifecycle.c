@@ -82,7 +82,7 @@ static ns_bytes failure_text(nsh_process *w, char out[160]) {
     return said;
   if (w->why == NSH_WHY_MEMORY)
     return ns_str("memory limit");
-  snprintf(out, 160, "timeout after %s s", ns_number_seconds(task->timeout, seconds));
+  snprintf(out, 160, "timeout after %s s", ns_number_seconds(nsh_process_timeout(w), seconds));
   return ns_str(out);
 }
 
@@ -106,6 +106,7 @@ static void end_running(nsh_process *w, int64_t since, int status) {
   if (why == NSH_WHY_TIMEOUT || why == NSH_WHY_MEMORY) {
     v.kind = NS_FAIL;
     v.error = failure_text(w, text);
+    v.most = atomic_load(&w->slot->most);
   } else if (why == NSH_WHY_NONE) {
     v.kind = status == SHARED_FAULT ? NS_LOST : NS_CRASH;
     v.error = crash_text(w, status, text);

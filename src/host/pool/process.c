@@ -80,6 +80,11 @@ void nsh_process_recall(nsh_process *w) {
     nsh_pool_list(w, true); /* nothing would be heard of it */
 }
 
+int64_t nsh_process_timeout(nsh_process *w) {
+  int64_t its = atomic_load(&w->slot->timeout);
+  return its > 0 ? its : nsh_process_task(w, 0)->timeout;
+}
+
 bool nsh_process_running(nsh_process *w, int64_t *since) {
   if (w->n == 0 || !nsh_slot_started(w->slot, nsh_process_task(w, 0)->seq))
     return false;

@@ -221,6 +221,9 @@ void nsh_process_recall(nsh_process *w);
 /* The oldest task is over; the state of a running job is forgotten. */
 void nsh_process_pop(nsh_process *w);
 
+/* How long the running job may take, µs: its handler may have said so. */
+int64_t nsh_process_timeout(nsh_process *w);
+
 /* Is the oldest task running? '*since' gets its start. */
 bool nsh_process_running(nsh_process *w, int64_t *since);
 

@@ -33,7 +33,7 @@ static bool watch_job(nsh_process *w, int64_t now) {
       atomic_load(&w->slot->current) != nsh_process_task(w, 0)->seq)
     nsh_pool_read(w); /* the job behind those verdicts was expected to be short */
   if (nsh_process_running(w, &since)) {
-    timeout = nsh_process_task(w, 0)->timeout;
+    timeout = nsh_process_timeout(w);
     if (timeout > 0 && now - since > timeout)
       nsh_process_stop(w, NSH_WHY_TIMEOUT, NSH_STEP, "");
     if (atomic_load(&w->slot->over) == nsh_process_task(w, 0)->seq + 1)

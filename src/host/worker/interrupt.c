@@ -251,6 +251,10 @@ void nsh_interrupt_begin(uint32_t seq, int64_t timeout) {
   h.running = 1;
 }
 
+void nsh_interrupt_timeout(int64_t timeout) {
+  h.timeout = timeout;
+}
+
 bool nsh_interrupt_asked(void) {
   return h.hooked != 0;
 }

@@ -158,6 +158,15 @@ static int api_quota(lua_State *L) {
   return 0;
 }
 
+/* limit(timeout, attempts): what the handler of the running job says; µs; 0: nothing. */
+static int api_limit(lua_State *L) {
+  int64_t timeout = luaL_checkinteger(L, 1);
+  nsh_slot_limit(w.channel.slot, timeout, luaL_checkinteger(L, 2));
+  if (timeout > 0)
+    nsh_interrupt_timeout(timeout);
+  return 0;
+}
+
 /* complain(event, text): a function of nightshift.on has failed. */
 static int api_complain(lua_State *L) {
   ns_bytes event, text;
@@ -189,6 +198,7 @@ void nsh_worker_pushapi(lua_State *L) {
                                  {"log", api_log},
                                  {"take_id", api_take_id},
                                  {"quota", api_quota},
+                                 {"limit", api_limit},
                                  {"complain", api_complain},
                                  {"exit", api_exit},
                                  {NULL, NULL}};
@@ -221,6 +231,7 @@ static bool build_report(const nsh_report *r, const ns_push *children) {
 
 static void report_failure(ns_bytes error) {
   nsh_report r = make_report(NS_FAIL);
+  r.most = atomic_load(&w.channel.slot->most);
   r.error = (ns_bytes){error.p, error.n < ERROR_MAX ? error.n : ERROR_MAX};
   if (!build_report(&r, NULL))
     nsh_channel_leave(1);
@@ -259,7 +270,7 @@ static void report_verdict(lua_State *L) {
   r = make_report(box->verdict.kind);
   r.delay = box->verdict.delay;
   r.go_on = box->verdict.go_on;
-  r.max_phases = box->verdict.max_phases;
+  r.most = box->verdict.most;
   r.result = box->verdict.result;
   r.error = box->verdict.error;
   r.state = box->verdict.state;

@@ -146,6 +146,9 @@ void nsh_interrupt_listen(lua_State *L, nsh_slot *slot);
 /* The handler of job 'seq' is about to run; 'timeout' for the message, µs. */
 void nsh_interrupt_begin(uint32_t seq, int64_t timeout);
 
+/* Its handler has another one. */
+void nsh_interrupt_timeout(int64_t timeout);
+
 /* Is its Lua code about to be stopped? Then C code that waits returns to it. */
 bool nsh_interrupt_asked(void);
 
