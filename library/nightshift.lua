@@ -1046,6 +1046,14 @@ function Job:touch() end
 ---@return nightshift.Code? code `STALE`, `GONE`
 function Job:progress(progress, text) end
 
+--- Keeps a state while the job runs, durably: whatever ends this run, the next one finds it in
+--- `job.state`. Costs a commit; in a transaction of the same handle it is a part of that.
+---@param state any encoded as JSON; what JSON cannot hold raises
+---@return true? ok
+---@return string? message
+---@return nightshift.Code? code `STALE`, `GONE`, `BUSY`
+function Job:checkpoint(state) end
+
 --- Keeps a line with this attempt; shown when it fails or its worker dies. Text that is printed
 --- or written to stderr goes to the output of the host.
 ---@param text any

@@ -29,6 +29,7 @@ local raise = options.raise
 ---@field touch fun(job: table): ...
 ---@field progress fun(job: table, progress: number, text: string?): ...
 ---@field log fun(job: table, text: string): ...
+---@field checkpoint fun(job: table, text: string): ... JSON
 ---@field cancelled fun(job: table): boolean
 ---@field max_children integer? that a run may spawn
 ---@field limits table<string, table>? of handlers by name: what their children are pushed with
@@ -357,6 +358,37 @@ function methods:progress(progress, text)
   return self._backend.progress(self, progress, text)
 end
 
+--- Keeps a state while the job runs, durably: whatever ends this run, the next one finds it in
+-- `job.state`. Costs a commit. On a handle in a transaction it is a part of that.
+---@param state any
+---@return true|nil
+---@return string? message
+---@return string? code
+function methods:checkpoint(state)
+  own(self, "checkpoint")
+  local text, message = core.encode(state == nil and core.null or state, nil, "checkpoint: the state")
+  if not text then raise("%s", message) end
+  if self._settled then return stale(self) end
+  local ok, why, code = self._backend.checkpoint(self, text)
+  if not ok then return nil, why, code end
+  self.state = state
+  return true
+end
+
+--- Writes the state of a running job by a handle: for backends.
+---@param handle userdata core handle
+---@param self nightshift.Job
+---@param text string JSON
+function job.keep(handle, self, text)
+  local result, message, code = handle:execute("@settle_checkpoint", text, self.id, self.run)
+  if not result then return nil, message, code end
+  if result.affected == 1 then return true end
+  result, message, code = handle:execute("@settle_checkpoint_stands", self.id, self.run)
+  if not result then return nil, message, code end
+  if result[1] then return true end
+  return nil, ("the claim of job %d is lost"):format(self.id), "STALE"
+end
+
 --- Keeps a line with this attempt; shown when it fails.
 ---@param text any
 function methods:log(text)
@@ -436,7 +468,7 @@ function methods:db()
   return (self._backend.db(self))
 end
 
-scope.watch(methods, { "ack", "fail", "again", "wait", "discard", "release" })
+scope.watch(methods, { "ack", "fail", "again", "wait", "discard", "release", "checkpoint" })
 
 function meta.__tostring(self)
   return ("nightshift.job: %d %s"):format(self.id, self.name)

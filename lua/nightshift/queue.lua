@@ -70,6 +70,8 @@ function queue.backend(handle, max_children)
 
   function backend.touch(claimed) return backend.progress(claimed) end
 
+  function backend.checkpoint(claimed, text) return job.keep(handle, claimed, text) end
+
   function backend.log(claimed, text)
     local lines = claimed._log or {}
     claimed._log = lines

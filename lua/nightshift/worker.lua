@@ -85,6 +85,11 @@ local function make_backend(api, connection, max_children)
     return api.touch(progress, text)
   end
 
+  function backend.checkpoint(keeping, text)
+    if keeping ~= current then return gone() end
+    return job.keep(backend.db()._handle, keeping, text)
+  end
+
   function backend.log(logging, text)
     if logging ~= current then return gone() end
     return api.log(text)

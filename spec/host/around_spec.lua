@@ -214,6 +214,43 @@ describe("around a handler:", function()
     assert.is_true(job.kept.n > 0)
   end)
 
+  it("a checkpoint is there in the next run, whatever ended the last", function()
+    local crash, fail, stop = q:push "crash", q:push "fail", q:push("stuck", nil, { timeout = 0.2 })
+    drain([[
+      local function go(how)
+        return function(job)
+          if job.state then return { job.state.n, job.attempt, job.crashes } end
+          assert(job:checkpoint { n = 1 })
+          assert(job:checkpoint { n = 7 })
+          assert(job:checkpoint { n = 7 })
+          return how(job)
+        end
+      end
+      return {
+        crash = go(function() os.execute "kill -9 $PPID" end),
+        fail = { run = go(function() error "no" end), backoff = function() return 0 end },
+        stuck = { run = go(function() while true do end end), backoff = function() return 0 end },
+      }]], { "--drain-within", "8s" })
+    assert.same({ 7, 1, 1 }, handle:job(crash).result)
+    assert.same({ 7, 2, 0 }, handle:job(fail).result)
+    assert.same({ 7, 2, 0 }, handle:job(stop).result)
+  end)
+
+  it("a checkpoint of a program is part of its transaction, and of a lost claim it is STALE", function()
+    q:push "a"
+    local job = q:claim()
+    handle:transaction(function()
+      assert(job:checkpoint "half")
+      return nil, "no"
+    end)
+    assert.is_nil(handle:job(job.id).kept)
+    assert.is_true(job:checkpoint { list = nightshift.array {} })
+    assert.equal("running", handle:job(job.id).state)
+    handle:cancel(job.id)
+    assert.equal("STALE", select(3, job:checkpoint "late"))
+    assert.has_error(function() job:checkpoint(print) end)
+  end)
+
   it("mistakes are told when scripts are loaded", function()
     for body, message in pairs {
       ["check = 5"] = "check must be a function, got number",

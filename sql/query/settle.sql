@@ -14,6 +14,14 @@ VALUES (?, ?, ?, {now}, ?, ?, ?)
 INSERT INTO nightshift_ready (queue_id, rank, ready_at, job_id, run, alone, kind)
 VALUES (?, ?, ?, ?, ?, ?, ?)
 
+-- name: settle_checkpoint
+-- Params: state, job, run. Key: PRIMARY; locks the row while (id, run) stands.
+UPDATE nightshift_job SET state = ? WHERE id = ? AND run = ?
+
+-- name: settle_checkpoint_stands
+-- Params: job, run. Key: PRIMARY; no locks. Does (id, run) stand, though nothing has changed?
+SELECT 1 AS yes FROM nightshift_job WHERE id = ? AND run = ?
+
 -- name: settle_child_exists
 -- Params: parent, seq, child. Key: PRIMARY of child; no locks. Was the verdict written that
 -- brought this child?

@@ -105,6 +105,11 @@ local function backend_of(self)
     tell("progress %d%% %s", progress * 100 // 1, text or "")
     return true
   end
+  function backend.checkpoint(claimed, text)
+    self.tasks[claimed.id].state = text
+    tell("checkpoint %s", text)
+    return true
+  end
   function backend.log(_, text)
     tell("log %s", text)
     return true
