@@ -1192,7 +1192,7 @@ function Job:db() end
 ---@field queue_paused true? scheduled, retry, poll, waits_signal: its queue is
 ---@field hosts integer? no_host: live ones, of other queues; quiet: hosts that could
 ---@field programs integer? no_host: live programs that claim by themselves
----@field handler string? no_handler
+---@field handler string? no_handler; scheduled, retry, poll, waits_signal: no live host has one of this name
 ---@field known string[]? no_handler: names that the hosts of its queue have
 ---@field missed integer? no_handler: hosts that had none
 ---@field dead_at number? no_handler: it ends then

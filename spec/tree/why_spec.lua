@@ -313,6 +313,8 @@ describe("reasons:", function()
       assert.same({ "nap", "other", "steps" }, fact.known)
       db.sql("UPDATE nightshift_ready SET kind = 0", name) -- of a program that writes none
       assert(q:push "nap")
+      local later = assert(q:push("nobody", nil, { delay = 60 }))
+      says(later, "scheduled", "is scheduled, due in 5", "s; no live host that serves 'q' has a handler 'nobody' now")
       eventually_says(id, "no_handler", "no handler 'nobody' (known now: nap, other, steps); it is dead in 9m")
       end_host(h)
     end)

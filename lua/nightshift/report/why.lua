@@ -394,6 +394,17 @@ function no_handler(handle, row)
   return fact
 end
 
+--- Adds that no host could run the job of `fact` when it is due.
+local function add_unserved(fact, handle, row)
+  if fact.kind == "no_handler" then return fact end
+  local found = hosts_for(handle, row)
+  if #found.serve > 0 and #found.know == 0 and found.mute == 0 then
+    fact.handler = row.name
+    fact.says = ("%s; no live host that serves '%s' has a handler '%s' now"):format(fact.says, row.queue, row.name)
+  end
+  return fact
+end
+
 local function serves_what(h)
   return ("%s serves %s"):format(place(h), h.queues and some(h.queues, 5) or "every queue")
 end
@@ -489,7 +500,7 @@ local function examine(handle, row, depth, seen)
   if row.paused then return paused(handle, row) end
   if row.unmet > 0 and row.waits then return waits_children(handle, row, depth, seen) end
   if row.unmet > 0 then return waits(handle, row, depth, seen) end
-  if row.due > row.now then return scheduled(handle, row) end
+  if row.due > row.now then return add_unserved(scheduled(handle, row), handle, row) end
   return ready(handle, row)
 end
 
