@@ -270,6 +270,17 @@ describe("a host with an adopted table", function()
     assert.equal(40, count("migration_task", "done"))
   end)
 
+  it("waits, when it drains, for rows that are due soon, and says for which", function()
+    designs.create(db, "queue_table", 1)
+    all "UPDATE queue_table SET retry_after = NOW() + INTERVAL 2 SECOND"
+    local status, log = host.drain(url, handlers(fixture.dir()), args("queue_table", { "--drain" }))
+    assert.equal(0, status, log)
+    assert.equal(1, count("queue_table", "done"))
+    local waits = host.events(log, "drain.waits")
+    assert.same({ 1, "queue_table" }, { #waits, waits[1].table })
+    assert.truthy(waits[1].next:find "^%d+%-%d+%-%d+T%d+:%d+:%d+Z$", waits[1].next)
+  end)
+
   it("takes in rows of the names that hosts serve, where rows have names", function()
     all(published[3][2])
     all "INSERT INTO queue_table (job_queue_name, job_queue_data) VALUES ('a', '{\"n\":1}'), ('b', '2'), ('a', '3')"

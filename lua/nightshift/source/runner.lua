@@ -15,7 +15,7 @@ local take = require "nightshift.source.take"
 local tend = require "nightshift.source.tend"
 
 ---@class nightshift.source.Runner
----@field host table functions of the host: wait, log, serves, tell; numbers: workers
+---@field host table functions of the host: wait, log, serves, tell; numbers: workers, within (s); drain
 ---@field t nightshift.source.Table
 local runner = {}
 runner.__index = runner
@@ -30,6 +30,7 @@ local LIVE = 0.25     -- between looks at debts of other hosts, while jobs live
 local REST = 0.005    -- between two rounds: rows that come meanwhile are one batch
 local TROUBLE = 5     -- after an error, at most
 local REFUSED = 60    -- for which a refusal counts
+local SAID = 10       -- between lines on the rows that a drain waits for
 local KEEP_ALIVE = 15 -- the session of a stopped process ends after that, and with it its lock
 
 local MOST = 2000 -- rows in ready
@@ -151,6 +152,7 @@ end
 --- Takes rows in, when there may be some; whether there may be more.
 local function take_in(self, state, now)
   local n = math.min(wanted(self, state.ready, now), allowed(self, state.rate, now))
+  self.rate = state.rate and state.rate > 0 and state.rate or nil
   if n <= 0 or not (self.more or now >= self.look_at) then return true end
   local taken, message, code = take.rows(self.t, n)
   if not taken then return nil, message, code end
@@ -229,6 +231,14 @@ local function next_due(self)
   return rows[1].seconds and tonumber(rows[1].seconds)
 end
 
+--- Says, now and then, that rows which are due soon are all that the host waits for.
+local function say_awaited(self, due, now)
+  if self.empties < 2 or not due or due > self.host.within or now < self.said_at then return end
+  self.said_at = now + SAID
+  local at = os.date("!%Y-%m-%dT%H:%M:%SZ", os.time() + math.ceil(due))
+  self.host.log("info", "drain.waits", self.name, nil, at, "next")
+end
+
 --- Have two looks found nothing, whichever host takes rows in? Tells the host; refused rows are
 -- not waited for.
 local function rest(self)
@@ -252,18 +262,25 @@ local function rest(self)
     due, message, code = next_due(self)
     if message then return nil, message, code end
   end
+  say_awaited(self, due, now)
   self.host.tell(self.empties >= 2, due or -1, now - self.refused_at < REFUSED)
   return true
 end
 
 -- ------------------------------------------------------------------------ life
 
+--- When rows may be taken in again: workers may need some, or the rate lets one in.
+local function next_look(self, now)
+  if not self.more then return self.look_at end
+  if self.rate and self.tokens < 1 then return self.rated_at + (1 - self.tokens) / self.rate end
+  return now + LIVE / 5
+end
+
 --- Seconds until the next round, when the host does not wake it.
 local function pause(self, now)
   if not self.owner then return self.host.drain and LIVE or ASK end
-  local at = math.min(self.look_at, self.ask_at, self.tend_at)
+  local at = math.min(next_look(self, now), self.ask_at, self.tend_at)
   if self.live or self.host.drain then at = math.min(at, now + LIVE) end
-  if self.more then at = math.min(at, now + LIVE / 5) end
   return math.max(REST, at - now)
 end
 
@@ -316,7 +333,9 @@ function runner.open(connection, mapping, host)
   local given = core.decode(mapping)
   local self = setmetatable({ db = db, host = host, name = given.table, taken = 0, gone = 0, empties = 0, more = true,
     owner = false, served = true, counted_at = 0, refused_at = -math.huge }, runner)
-  for _, what in ipairs { "ask", "seen", "look", "tend", "renew", "rest" } do self[what .. "_at"] = -math.huge end
+  for _, what in ipairs { "ask", "seen", "look", "tend", "renew", "rest", "said" } do
+    self[what .. "_at"] = -math.huge
+  end
   local t
   t, message, code = source.new(db, given, logger(self))
   if not t then
