@@ -98,9 +98,15 @@ describe("a host with an adopted table", function()
       if job.row == 1 and not mark then
         io.open("]] .. folder .. [[/killed", "w"):close()
         os.execute("kill -9 $PPID")
-      end]]), args(name))
+      end
+      local file <close> = assert(io.open("]] .. folder .. [[/attempts", "a"))
+      file:write(job.row, " ", job.attempt, "\n")]]), args(name))
       eventually(function() return count(name, "done") == 2 end)
       assert.equal(3, #starts(folder))
+      local told = {}
+      for line in io.lines(folder .. "/attempts") do told[#told + 1] = line end
+      table.sort(told)
+      assert.same({ "1 2", "2 1" }, told)
       local map = designs[name].map
       if map.attempts then
         assert.equal(1, one(("SELECT %s AS n FROM %s WHERE id = 1"):format(map.attempts, name)).n)

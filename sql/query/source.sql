@@ -29,14 +29,15 @@ STRAIGHT_JOIN nightshift_unique_key u FORCE INDEX (PRIMARY)
 -- name: source_back_ready
 -- Params: queue, source, are failures known to the row, [job,…] or NULL for all, how many.
 -- Keys: PRIMARY of ready, a range, and of job; locks both, skipping rows of claims. Jobs that
--- may be given back: a row does not know of polls or of waits.
+-- may be given back: a row does not know of polls or of waits. A row that counts no failures knows
+-- of none; deaths alone are not worth keeping.
 SELECT STRAIGHT_JOIN r.rank, r.ready_at, j.id, SUBSTRING_INDEX(j.ukey, ':', -1) AS row_id
 FROM (SELECT ? AS queue, ? AS source, ? AS counts, ? AS ids) p
 JOIN nightshift_ready r FORCE INDEX (PRIMARY) ON r.queue_id = p.queue AND r.job_id > 0
   AND (p.ids IS NULL OR JSON_CONTAINS(p.ids, r.job_id))
 JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = r.job_id AND j.run = r.run
 WHERE j.ukey LIKE CONCAT('row:', p.source, ':%') AND j.polls + j.phases = 0
-  AND (p.counts OR j.attempts = 0)
+  AND (p.counts OR j.attempts <= j.crashes + j.lost)
 LIMIT ? FOR UPDATE SKIP LOCKED
 
 -- name: source_back_unready

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "handle.h"
+#include "source/source.h"
 
 #define MISSING_FIRST NS_SECOND      /* a job without a handler comes back */
 #define MISSING_LONGEST (60 * NS_SECOND)
@@ -145,6 +146,16 @@ static void decide_again(ns_outcome *f) {
     f->due = f->deadline; /* one last look */
 }
 
+/* A row of an adopted table counts each death among its failures, and so does its job: then both
+** have as many attempts left. */
+static void count_death(ns_outcome *f) {
+  ns_origin row;
+  if (!ns_source_origin((ns_bytes){f->key, f->keylen}, &row))
+    return;
+  if (++f->attempts >= f->max_attempts)
+    ns_settle_end(f, "dead", "failed");
+}
+
 static void crash_once(ns_outcome *f) {
   if (++f->crashes >= f->max_crashes)
     ns_settle_end(f, "dead", "poison");
@@ -159,6 +170,7 @@ static void decide_crash(ns_outcome *f) {
   int64_t before = f->crashes < last ? f->crashes : last;
   found_handler(f);
   f->attempt = "crashed";
+  count_death(f);
   crash_once(f);
   return_before_deadline(f, pauses[before]);
 }
@@ -168,6 +180,7 @@ static void decide_crash(ns_outcome *f) {
 ** only a row in ready says that it is to be claimed alone. */
 static void decide_lost(ns_outcome *f) {
   f->attempt = "lost";
+  count_death(f);
   if (f->lost >= NS_LOST_TOGETHER)
     crash_once(f);
   count_up(&f->lost);
