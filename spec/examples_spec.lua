@@ -105,8 +105,8 @@ describe("the migration", function()
   end)
 end)
 
--- The pipeline of examples/: its result is that of a plain computation, byte for
--- byte, whatever is killed in between, and no piece is encoded twice.
+-- The pipeline of examples/. Its result is that of a plain computation, byte for byte, whatever
+-- is killed in between, and no piece is encoded twice.
 --
 -- SEED=n repeats what is killed when, as far as that goes; PIPELINE_MB=512 takes
 -- a large file.
@@ -143,8 +143,8 @@ describe("examples:", function()
     assert(file:write(text))
   end
 
-  -- The encoder of these tests takes its time, writes down when it begins and
-  -- ends, and fails while there are lines in fail.NUMBER OF THE PIECE.
+  -- The encoder of these tests takes its time, and writes down when it begins and ends. It
+  -- fails while there are lines in fail.NUMBER OF THE PIECE.
   local ENCODER = [[#!/bin/sh
 cd '%s' || exit
 part=$(readlink /proc/self/fd/0) && part=${part##*/}
@@ -308,9 +308,9 @@ gzip -9n && echo "end $part" >>log]]
     return #list > 0 and nst.kill(list[math.random(#list)], "KILL")
   end
 
-  -- Kills workers, some of them in the middle of something, and two hosts, which
-  -- are replaced. It stops some time, as a job that is killed every second cannot
-  -- do what takes ten, and waits for a minute when that was its fourth worker.
+  -- Kills workers, some of them in the middle of something, and two hosts, which are replaced.
+  -- It stops some time, as a job that is killed every second cannot do ten seconds of work.
+  -- Such a job also waits for a minute after its fourth worker.
   local VICTIMS = 20
 
   local function fire(id, hosts)

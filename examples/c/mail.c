@@ -1,6 +1,6 @@
 /*
-** Pushes jobs and works them off, in plain C: a mail that is sent at once, and one with a delivery
-** that has to be asked for until the relay says that it is through.
+** Pushes jobs and works them off, in plain C. One is a mail that is sent at once; another has a
+** delivery that has to be asked for until the relay is done.
 **
 **   cc -std=c11 -o mail mail.c $(pkg-config --cflags --libs nightshift)
 **   ./mail mysql://app:secret@localhost/shop

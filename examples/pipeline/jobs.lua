@@ -1,5 +1,5 @@
--- A pipeline as for video: a large file is split, the pieces are encoded side by
--- side, joined when the last of them is ready, checked and published.
+-- A pipeline as for video. A large file is split, the pieces are encoded side by side, joined
+-- when the last of them is ready, checked and published.
 --
 --   film.publish ─┬─ film.split                         then, when that is done,
 --                 ├─ film.encode  film.encode  …        one job per piece,
@@ -22,8 +22,8 @@ local function fill(command, values)
   return (command:gsub("%$(%l+)", function(name) return values[name] and quote(values[name]) end))
 end
 
--- Asks the encoder, which starts the command if it has not; gives "running",
--- "busy" and for how many seconds, "finished" and its output, or "failed" and why.
+-- Asks the encoder, which starts the command if it has not. It gives "running", "busy" and for
+-- how many seconds, "finished" and its output, or "failed" and why.
 local function ask_encoder(operation, try, command)
   local pipe = assert(io.popen(fill("sh $encoder $operation $try $command",
     { encoder = HERE .. "encoder", operation = operation, try = try, command = command })))
@@ -32,10 +32,9 @@ local function ask_encoder(operation, try, command)
   return answer:match "^(%l+)%s*(.-)%s*$"
 end
 
--- A job that runs a command outside and ends as it ends. The operation has the
--- key of the job as its name, so it is found again, not started again, when a
--- worker dies and the job is repeated. When it has failed, the poll fails with
--- it, and its next attempt is another try.
+-- A job that runs a command outside and ends as it ends. The operation has the key of the job
+-- as its name. So it is found again, not started again, when a worker dies and the job is
+-- repeated. When it has failed, the poll fails with it, and its next attempt is another try.
 local function outside(command)
   return nightshift.background {
     start = function(job)

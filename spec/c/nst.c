@@ -388,8 +388,8 @@ static int l_remove(lua_State *L) {
   return 0;
 }
 
-/* definitions(folder) -> the files of a database that say how its tables are (.frm, .TRG,
-** .TRN, .opt), each with size, inode and time of change, in any order; nil: no such folder. */
+/* definitions(folder) -> the files with the definitions of a database's tables (.frm, .TRG,
+** .TRN, .opt). Each has size, inode and time of change, in any order; nil: no such folder. */
 static int l_definitions(lua_State *L) {
   const char *folder = luaL_checkstring(L, 1);
   DIR *dir = opendir(folder);

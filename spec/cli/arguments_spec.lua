@@ -1,5 +1,5 @@
--- The command line without a database, or with a faulty one: usage, help, version, errors;
--- `nightshift run`; the doctor's findings on a server that is made ill.
+-- The command line without a database, or with a faulty one: usage, help, version, errors. Also
+-- `nightshift run`, and the doctor's findings on a server that is made ill.
 
 local core = require "nightshift.core"
 local db = require "spec.support.db"
@@ -177,8 +177,8 @@ describe("without a database:", function()
   end)
 end)
 
--- What the command line says when the database is not as it should be: one
--- clear line on stderr, exit code 69 when unreachable, 78 when misconfigured.
+-- What the command line says when the database is not as it should be. One clear line on
+-- stderr, exit code 69 when unreachable, 78 when misconfigured.
 describe("the command line", function()
   local function run(argv, url)
     local exit, out, err = proc.nightshift(argv, url)
@@ -422,7 +422,7 @@ return {
   end)
 end)
 
--- `nightshift run` gave handlers no phase, no results and no signal: a background handler that
+-- `nightshift run` gave handlers no phase, no results and no signal. A background handler that
 -- waits, every parent and every wait for a signal broke in it or took the wrong way.
 describe("run", function()
   local script
@@ -878,9 +878,9 @@ describe("nightshift doctor", function()
   end)
 end)
 
--- Doctor's ring came while its listener still put its name down, in a procedure that
--- runs by the rights of its definer: the ring ended that call, and doctor said that
--- rings arrive, by rights that cannot end the sleep of other accounts.
+-- Doctor's ring came while its listener still put its name down, in a procedure that runs by
+-- the rights of its definer. The ring ended that call, and doctor said that rings arrive, by
+-- rights that cannot end the sleep of other accounts.
 it("a listener that is rung before it sleeps does not count for doctor", function()
   local server = db.server()
   local empty = server:empty()

@@ -468,8 +468,8 @@ waiting parent %d
   end)
 end)
 
--- It could not be seen what the workers of a host did: status showed none of them, so a host with
--- idle workers that got no jobs looked like any other.
+-- It could not be seen what the workers of a host did: status showed none of them. So a host
+-- with idle workers that got no jobs looked like any other.
 describe("status", function()
   local url, handle, q
   with_database(function(...) handle, q, url = ... end)
@@ -505,7 +505,7 @@ describe("status", function()
   end)
 end)
 
--- status showed the progress of adopted rows only; a paused job waited "for 1 jobs"; a host of
+-- status showed the progress of adopted rows only; a paused job waited "for 1 jobs". A host of
 -- adopted tables "serves "; a tree showed old errors of jobs that are done.
 describe("what is shown:", function()
   local handle, q, url

@@ -150,8 +150,8 @@ describe("a claim", function()
   end)
 end)
 
--- Claims of several runs of one job were told apart by the id alone: a verdict
--- could be written with the run of an older claim, and the job was lost.
+-- Claims of several runs of one job were told apart by the id alone. A verdict could be written
+-- with the run of an older claim, and the job was lost.
 describe("a job that was cancelled and retried twice", function()
   local url, name, handle, other, id
 
@@ -233,8 +233,8 @@ describe("a wait for ever", function()
   end)
 end)
 
--- A job that was cancelled while a host had claimed it and not begun it was begun
--- all the same, and ran until its first sign of life; so did one behind it.
+-- A job that was cancelled while a host had claimed it and not begun it was begun all the same.
+-- It ran until its first sign of life; so did one behind it.
 describe("a job that is cancelled while it waits in a host", function()
   it("is not begun", function()
     local url = db.fresh()
@@ -258,12 +258,12 @@ describe("a job that is cancelled while it waits in a host", function()
   end)
 end)
 
--- The server lets a locking read see a commit a moment before a snapshot does: a claim
--- took a ready row and read its job in a snapshot that did not show it yet, held it
--- for cancelled, and forgot it, so that it never ran; and a job was woken by a
--- signal that its claim did not see. Seen on a machine with far more to do than it
--- could. Here the moment is as long as it takes: of two rows that belong together one
--- is committed by itself, and the claimer's replies are slow.
+-- The server lets a locking read see a commit a moment before a snapshot does. A claim took a
+-- ready row and read its job in a snapshot that did not show it yet. It took the job for
+-- cancelled, and forgot it, so that it never ran. And a job was woken by a signal that its
+-- claim did not see. Seen on a machine with far more to do than it could. Here the moment is as
+-- long as it takes. Of two rows that belong together one is committed by itself, and the
+-- claimer's replies are slow.
 describe("what a locking read sees before a snapshot does", function()
   local proc = require "spec.support.proc"
 
@@ -364,7 +364,7 @@ it("what a parent has claimed too late is none of a forked child's business", fu
   assert.equal("dead", other:job(id).state)
 end)
 
--- Acks that go together and were not all written were told apart by their jobs alone: of three
+-- Acks that go together and were not all written were told apart by their jobs alone. Of three
 -- runs of one job, a lost one was told that it was written, and the one that is held that it
 -- was not.
 it("of the runs of a job that are acked together the one that is held is done", function()
@@ -393,9 +393,9 @@ it("of the runs of a job that are acked together the one that is held is done", 
   assert.equal("0", db.sql("SELECT COUNT(*) FROM nightshift_lease", name))
 end)
 
--- db:job and `nightshift show` named the holder with the least id of all who had
--- anything, whatever holder had the job: MariaDB 10.11 takes MIN over an indexed column
--- from the whole table when the join is with JSON_TABLE.
+-- db:job and `nightshift show` named the holder with the least id of all who had anything,
+-- whatever holder had the job. MariaDB 10.11 takes MIN over an indexed column from the whole
+-- table when the join is with JSON_TABLE.
 describe("the holder of a job", function()
   it("is the one that has it, not the first of all that have any", function()
     local url = db.fresh()

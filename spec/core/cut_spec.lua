@@ -10,10 +10,9 @@ local nightshift = require "nightshift"
 local proc = require "spec.support.proc"
 local proxy = require "spec.support.proxy"
 
--- A connection that breaks while a slot is taken, given back or waited for: what
--- the caller was told agrees with the table, and no slot is left that is not known.
--- Cut are the ends of what either side said, ± 1; with
--- NIGHTSHIFT_CUT=all it is every byte.
+-- A connection that breaks while a slot is taken, given back or waited for. The answer to the
+-- caller agrees with the table, and no unknown slot is left. Cut are the ends of what either
+-- side said, ± 1; with NIGHTSHIFT_CUT=all it is every byte.
 describe("a connection that is cut", function()
   local ALL = os.getenv "NIGHTSHIFT_CUT" == "all"
 
@@ -124,8 +123,8 @@ describe("a connection that is cut", function()
   end
 end)
 
--- A claim that was cut at its commit and could not reconnect said GONE and
--- forgot what it had taken; when the commit had happened, it never ran.
+-- A claim that was cut at its commit and could not reconnect said GONE and forgot what it had
+-- taken. When the commit had happened, it never ran.
 describe("a claim that is cut at its commit while the server cannot be reached", function()
   local url, name, handle
 
@@ -175,8 +174,8 @@ describe("a claim that is cut at its commit while the server cannot be reached",
   end)
 end)
 
--- A verdict that was cut at its commit, could not ask whether it was written and
--- said GONE, said STALE when it was repeated, though it had been written.
+-- A verdict that was cut at its commit, could not ask whether it was written and said GONE,
+-- said STALE when it was repeated. Yet it had been written.
 describe("a verdict that is cut at its commit while the server cannot be reached", function()
   local url, name, p, handle
 
@@ -237,8 +236,8 @@ describe("a verdict that is cut at its commit while the server cannot be reached
   end)
 end)
 
--- A push that was cut at its commit, could not ask whether it had happened and
--- said GONE, made a second job when it was repeated.
+-- A push was cut at its commit, could not ask whether it had happened and said GONE. It made a
+-- second job when it was repeated.
 describe("a push that is cut at its commit while the server cannot be reached", function()
   local url, name, p, handle
 
@@ -294,8 +293,8 @@ describe("a push that is cut at its commit while the server cannot be reached", 
   end)
 end)
 
--- A verdict on a row of an adopted table was told STALE when its COMMIT was cut, as if
--- another claimant had the row; it may have been written.
+-- A verdict on a row of an adopted table was told STALE when its COMMIT was cut, as if another
+-- claimant had the row. It may have been written.
 for _, when in ipairs { "before", "after" } do
   it("an ack of a row whose COMMIT is cut is not stale: " .. when, function()
     local url = db.fresh()
@@ -312,8 +311,8 @@ for _, when in ipairs { "before", "after" } do
 end
 
 -- What is sent behind a lease runs even when the lease was refused. Had that been a deadlock,
--- which ends the transaction, the number of the cycle was committed by itself, and a cut of
--- the next try's COMMIT was taken for one that had worked: its verdicts were lost.
+-- which ends the transaction, the number of the cycle was committed by itself. And a cut of the
+-- next try's COMMIT was taken for one that had worked: its verdicts were lost.
 it("the number of a cycle whose lease met a deadlock is not written", function()
   local CLAIMER = [[
   local handle = assert(require "nightshift".open(%q))
@@ -364,8 +363,8 @@ it("the number of a cycle whose lease met a deadlock is not written", function()
 end)
 
 -- A claim of several stretches is read with a statement for each. One that lost its connection
--- between them, and did not come back at once, kept what it had read and read
--- all again: those jobs stood in the claim twice, and a host ran each of them twice.
+-- between them, and did not come back at once, kept what it had read and read all again. Those
+-- jobs stood in the claim twice, and a host ran each of them twice.
 describe("a claim of several stretches", function()
   local LENGTH, STRETCHES = 9, 3
 
@@ -476,8 +475,8 @@ end)
 
 -- A KILL QUERY that comes between two statements makes the server refuse the next one. When
 -- that was a ROLLBACK or a COMMIT, the handle took it for done, and its next beginning
--- committed what was still open: rows that had been rolled back were there (2 % of the
--- kills), and what was told BUSY, and so was run again, was written twice.
+-- committed what was still open. Rows that had been rolled back were there (2 % of the kills),
+-- and what was told BUSY, and so was run again, was written twice.
 describe("a transaction whose end a KILL QUERY hits", function()
   -- Kills the session until it is told to end.
   local KILLER = [[
@@ -559,10 +558,10 @@ describe("a transaction whose end a KILL QUERY hits", function()
   end)
 end)
 
--- What a KILL QUERY cuts may be answered with OK: a DELETE that did nothing, an array-bound
--- one that left off in the middle, a DELETE … RETURNING without its rows. So jobs were given
--- out twice under one token, were done and came again, or stayed for ever, and callers were
--- told "Commands out of sync (2014)".
+-- A statement that a KILL QUERY cuts may be answered with OK. Such were a DELETE that did
+-- nothing, an array-bound one that left off in the middle, and a DELETE … RETURNING without its
+-- rows. So jobs were given out twice under one token, were done and came again, or stayed for
+-- ever. And callers were told "Commands out of sync (2014)".
 --
 -- NIGHTSHIFT_KILLS=100000 makes the storm longer.
 describe("a storm of KILL QUERY", function()
@@ -651,12 +650,12 @@ describe("a storm of KILL QUERY", function()
   end)
 end)
 
--- At any byte of a verb: what is in the database is one of the two legal states, and what the
--- caller was told agrees with it. A verb that said GONE and is repeated comes to the same end as
--- one that was never cut.
+-- A connection is cut at any byte of a verb. The database is in one of the two legal states,
+-- and the answer to the caller agrees with it. A verb that said GONE and is repeated comes to
+-- the same end as one that was never cut.
 --
 -- Cut are the ends of what either side said. From the last statement before the COMMIT to the
--- COMMIT's reply they are cut ± 1, too, and so is every 13th byte (with NIGHTSHIFT_LONG=1 each).
+-- COMMIT's reply they are cut ± 1, too. So is every 13th byte (with NIGHTSHIFT_LONG=1 each).
 -- With NIGHTSHIFT_CUT=all (make test-cut-all) it is every byte; where time runs slower
 -- (sanitizers, valgrind) only some of them.
 
@@ -677,9 +676,9 @@ local STATE = [[SELECT
     WHERE j.id = ?) AS later,
   (SELECT COUNT(*) FROM nightshift_lease) AS leases]]
 
--- Each: what stands before the verb ('prepare' gives what the verb works on),
--- the verb, the two states it may leave (fields that are not named are 0), and
--- what its repetition says when it is done already.
+-- Each has the step before the verb ('prepare' gives the verb's subject), the verb, and the two
+-- states it may leave (missing fields are 0). Then the answer of its repetition when it is done
+-- already.
 local verbs = {
   push = {
     verb = function(q, _, name) return q:push(name, { n = 1 }, { unique = name }) end,

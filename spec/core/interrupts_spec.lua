@@ -6,7 +6,7 @@ local nightshift = require "nightshift"
 local proc = require "spec.support.proc"
 
 -- Ctrl-C ended a program that waited for a job, or for the server, only when that wait was
--- over: the interpreter raises its error in a debug hook, and no hook ran meanwhile.
+-- over. The interpreter raises its error in a debug hook, and no hook ran meanwhile.
 describe("interrupts:", function()
   local START = [[
   local nightshift = require "nightshift"
@@ -361,10 +361,9 @@ ssl-key=FOLDER/key.pem
   end)
 end)
 
--- A verb that met a table or a row that a session kept locked began anew twenty times, each for
--- as long as a lock is waited for: a push beside LOCK TABLES took seven minutes to say BUSY. A
--- look at dead holders that a KILL QUERY met was logged as an error, and waited ten seconds to
--- come again.
+-- A verb that met a locked table or row began anew twenty times, each for as long as a lock is
+-- waited for. A push beside LOCK TABLES took seven minutes to say BUSY. A look at dead holders
+-- that a KILL QUERY met was logged as an error, and waited ten seconds to come again.
 describe("locked for minutes:", function()
   local PATIENCE = 3 -- s: read_timeout
 

@@ -81,9 +81,9 @@ describe("a row of what may be claimed says the kind of its job", function()
   end)
 end)
 
--- A claim took jobs of all names. What it could not run it gave back, and that
--- came again after 1, 2, 4 ... s: programs with different handlers on one queue slowed
--- each other, and a name that no program knew was claimed again and again.
+-- A claim took jobs of all names. What it could not run it gave back, and that came again after
+-- 1, 2, 4 ... s. Programs with different handlers on one queue slowed each other, and a name
+-- that no program knew was claimed again and again.
 describe("names that a claim asks for:", function()
   local handle, q, url, name
 
@@ -210,9 +210,9 @@ describe("names that a claim asks for:", function()
   end)
 end)
 
--- A host claimed every job of its queues. What it had no handler for came back after
--- 1, 2, 4 ... 60 s and was dead after ten minutes: two hosts with different scripts on
--- one database delayed each other's jobs by seconds, a host without handlers those of all hosts.
+-- A host claimed every job of its queues. What it had no handler for came back after 1, 2, 4
+-- ... 60 s and was dead after ten minutes. Two hosts with different scripts on one database
+-- delayed each other's jobs by seconds, a host without handlers those of all hosts.
 describe("scripts that differ:", function()
   local handle, q, url, name
 
@@ -334,8 +334,8 @@ describe("scripts that differ:", function()
 end)
 
 -- `work --drain` with a job with a name that no script has waited for its death, minutes, and
--- ended with 0. And a drain of an adopted table ended while rows were open: a claim had
--- read before they were due, and the look at what comes due after that.
+-- ended with 0. And a drain of an adopted table ended while rows were open. A claim had read
+-- before they were due, and the look at due rows came after that.
 describe("a drain that leaves jobs which no script can run", function()
   local handle, q, url
 
@@ -378,11 +378,11 @@ describe("a drain that leaves jobs which no script can run", function()
   end)
 end)
 
--- A claim of some names looks ahead a few thousand rows, so that it never goes through all
--- that lies there for other programs. While many jobs of one instant were worked off it looked
--- further and further ahead, and the claim behind the last of them went through it all. With
--- nothing but rows of other names ahead a claim failed with BUSY, and looked below them all again
--- and again.
+-- A claim of some names looks ahead a few thousand rows, so that it never goes through all that
+-- lies there for other programs. While many jobs of one instant were worked off it looked
+-- further and further ahead. And the claim behind the last of them went through it all. With
+-- nothing but rows of other names ahead a claim failed with BUSY, and looked below them all
+-- again and again.
 describe("far behind one instant", function()
   local handle, q
   with_database(function(...) handle, q = ... end)

@@ -102,11 +102,10 @@ describe("a waiting claim", function()
   end)
 end)
 
--- A handle that waited for work looked at the ready rows with locks and slept in one statement,
--- and so kept what the look had locked for as long as it slept. When purge removed such a
--- row the server made its lock one on the gap, and no push could write there: pushes waited
--- for sleepers, who only woke for a push. Seen once in some runs of 64 claimers beside
--- other work.
+-- A handle that waited for work looked at the ready rows with locks and slept in one statement.
+-- So it kept those locks for as long as it slept. When purge removed such a row the server made
+-- its lock one on the gap, and no push could write there. Pushes waited for sleepers, who only
+-- woke for a push. Seen once in some runs of 64 claimers beside other work.
 describe("sleepers:", function()
   local database
   lab.handles(1, function(handle) database = handle end)
@@ -139,7 +138,7 @@ describe("sleepers:", function()
 end)
 
 -- A handle that waited for jobs of a queue did not listen for a while after a push into another
--- one: the longer that push lay back, up to five seconds.
+-- one. That lasted up to five seconds, longer for an older push.
 describe("a waiting claim", function()
   local WAITER = [[
   local nightshift = require "nightshift"
@@ -172,9 +171,9 @@ describe("a waiting claim", function()
   end
 end)
 
--- Consumers of paused queues were one kind of sleeper, whatever their queues: a
--- resume ended the sleep of the oldest and the newest of them, and the one with that queue slept on
--- for up to ten seconds.
+-- Consumers of paused queues were one kind of sleeper, whatever their queues: a resume ended
+-- the sleep of the oldest and the newest of them. And the one with that queue slept on for up
+-- to ten seconds.
 describe("consumers of paused queues", function()
   local CONSUMER = [[
   local db = assert(require "nightshift".open(%q))
@@ -394,8 +393,8 @@ describe("opening", function()
   end)
 end)
 
--- A handle that lost its connection while it was idle said GONE once for each
--- verb that did not begin with a transaction, though the server was there.
+-- A handle that lost its connection while it was idle said GONE once for each verb that did not
+-- begin with a transaction. Yet the server was there.
 describe("a handle whose connection was lost while it was idle", function()
   local handle, name
 

@@ -360,8 +360,8 @@ describe("liveness:", function()
   end)
 end)
 
--- A handle that was closed while a session held the row of a job it had claimed
--- did not give the job back, and removed its holder: it could never be claimed.
+-- A handle that was closed while a session held the row of a job it had claimed did not give
+-- the job back. It removed its holder, so the job could never be claimed.
 describe("closing a handle", function()
   it("waits a moment for rows that others hold, and gives the jobs back", function()
     local url = db.fresh()
@@ -383,9 +383,9 @@ describe("closing a handle", function()
   end)
 end)
 
--- The look after dead holders deleted the rows of the long dead with a DELETE that
--- locked all holders one after the other, and so waited for those that were in the middle
--- of a claim, which keeps its holder's row locked until its commit.
+-- The look after dead holders deleted the rows of the long dead with a DELETE that locked all
+-- holders one after the other. So it waited for holders in the middle of a claim, which keeps
+-- its holder's row locked until its commit.
 describe("beside claims", function()
   local handle, q, url
   with_database(function(...) handle, q, url = ... end)
@@ -431,9 +431,9 @@ describe("beside claims", function()
   end)
 end)
 
--- A program that cannot read /proc wrote an empty place, which is that of all such machines: a
--- process of another one that has no such number here counted as gone, and its jobs were given to
--- other holders while it lived.
+-- A program that cannot read /proc wrote an empty place, which is that of all such machines. A
+-- process of another one that has no such number here counted as gone, and its jobs were given
+-- to other holders while it lived.
 it("a place has the name of the machine where there is no /proc", function()
   local CLAIMER = [[
   local handle = assert(require "nightshift".open(%q))
@@ -456,9 +456,9 @@ it("a place has the name of the machine where there is no /proc", function()
   assert.equal(machine, db.sql("SELECT TRIM(boot_id) FROM nightshift_holder", name))
 end)
 
--- A waiter learns of a holder's death by its named lock. When he was stopped while he
--- waited, the lock became his and stayed his, so the dead holder counted as alive for all other
--- holders, and its jobs stayed away as long as he was stopped.
+-- A waiter learns of a holder's death by its named lock. When the waiter was stopped meanwhile,
+-- the lock became its own and stayed so. So the dead holder counted as alive for all other
+-- holders, and its jobs stayed away as long as the waiter was stopped.
 describe("a process that is stopped while it waits", function()
   local CLAIMER = [[
   local db = assert(require "nightshift".open(%q))

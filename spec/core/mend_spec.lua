@@ -188,9 +188,9 @@ describe("in no place:", function()
   end)
 end)
 
--- CALL nightshift_push and nightshift_signal, outside a transaction, committed row by
--- row. A KILL or a crash of the server in between left a job in no place, with its
--- unique key taken for ever; or a job with a signal that had been written, which would never start.
+-- CALL nightshift_push and nightshift_signal, outside a transaction, committed row by row. A
+-- KILL or a crash of the server in between left a job in no place, with its unique key taken
+-- for ever. Or it left a job with a written signal, which would never start.
 describe("half a call:", function()
   local proc = require "spec.support.proc"
 
@@ -374,9 +374,9 @@ describe("half a call:", function()
   end)
 end)
 
--- A claim does not lock the job, and its lease cannot be seen before it commits. Who
--- gave the job another priority in between found no lease, so it queued the job again
--- under its next run: it was started a second time, beside the first.
+-- A claim does not lock the job, and its lease cannot be seen before it commits. A verb that
+-- gave the job another priority in between found no lease. So it queued the job again under its
+-- next run: it was started a second time, beside the first.
 describe("reprioritise beside a claim:", function()
   local proc = require "spec.support.proc"
 
@@ -420,7 +420,7 @@ describe("reprioritise beside a claim:", function()
 end)
 
 -- A claim does not lock the job, and its lease cannot be seen before it commits. A verb over a
--- tree that met a claim under way took its job for an unclaimed one, and gave it a row of
+-- tree that met a claim under way took its job for an unclaimed one. It gave the job a row of
 -- its next run: it was started a second time, beside the first.
 describe("verbs over a tree beside a claim:", function()
   local proc = require "spec.support.proc"
@@ -484,8 +484,8 @@ describe("verbs over a tree beside a claim:", function()
   end)
 end)
 
--- run_now of a job that was promoted and claimed in the same moment made it ready once more:
--- it was started a second time, beside the first.
+-- run_now of a job that was promoted and claimed in the same moment made it ready once more. It
+-- was started a second time, beside the first.
 describe("run_now beside a claim:", function()
   local proc = require "spec.support.proc"
 
@@ -529,10 +529,10 @@ describe("run_now beside a claim:", function()
   end)
 end)
 
--- A retry of a tree that was cut off holds its jobs until it is made again. What looks for
--- jobs that are nowhere took that for a pause that is over, and let them go: they ran
--- before what they wait for. And the retry that was made again let them go, but said that
--- nothing had failed.
+-- A retry of a tree that was cut off holds its jobs until it is made again. What looks for jobs
+-- that are nowhere took that for a pause that is over, and let them go. They ran before what
+-- they wait for. And the retry that was made again let them go, but said that nothing had
+-- failed.
 it("jobs that a retry has left held stay so until it is made again", function()
   local url, name = db.fresh()
   local handle <close> = assert(nightshift.open(url))
@@ -555,7 +555,7 @@ it("jobs that a retry has left held stay so until it is made again", function()
   assert.equal("STATE", select(3, handle:retry(top, { tree = true })))
 end)
 
--- A parked parent that was put back, as it waited for no job, was still marked as parked: a
+-- A parked parent that was put back, as it waited for no job, was still marked as parked. A
 -- child pushed below it then was waited for, by a job that was ready or ran.
 it("a parent that was put back waits for no child that is pushed then", function()
   local url, name = db.fresh()
@@ -578,9 +578,9 @@ it("a parent that was put back waits for no child that is pushed then", function
   assert(first:ack())
 end)
 
--- resume of a job inside another pause first ended its own pause, and then gave its jobs to
--- the other one. What it had not reached when it was cut off was held by a pause that was
--- over, was let go for that, and ran, though the other pause was still on.
+-- resume of a job inside another pause first ended its own pause, and then gave its jobs to the
+-- other one. Jobs that it had not reached when it was cut off were held by a pause that was
+-- over, and were released for that. They ran, though the other pause was still on.
 it("a resume that is cut off inside another pause lets nothing go", function()
   local proc = require "spec.support.proc"
 

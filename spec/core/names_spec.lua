@@ -330,8 +330,8 @@ describe("names:", function()
       WHERE SPECIFIC_SCHEMA = '%s' AND COLLATION_NAME IS NOT NULL]]):format(name), name)))
     end)
 
-    -- The name of a database is of another character set: it is compared with such, or
-    -- shown, and in the name of a lock it is {here}.
+    -- The name of a database is of another character set. It is compared with such, or shown,
+    -- and in the name of a lock it is {here}.
     local SHOWN <const> = { ["@@datadir, DATABASE()"] = 1, ["VERSION() AS version, DATABASE() AS db"] = 1,
       ["@@version_comment AS comment, DATABASE() AS db"] = 1, ["HEX(DATABASE())"] = 1 }
 

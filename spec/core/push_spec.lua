@@ -228,8 +228,8 @@ describe("jobs that are together over the server's max_allowed_packet", function
   end)
 end)
 
--- A push that waits for other jobs, in a transaction that had to be run again, counted
--- what it waits for once more with each try, and then waited for ever.
+-- A push that waits for other jobs was in a transaction that had to be run again. With each try
+-- it counted those jobs once more, and then waited for ever.
 describe("a push after others, whose transaction is run again", function()
   it("waits for each of them once", function()
     local url, name = db.fresh()
@@ -255,8 +255,8 @@ describe("a push after others, whose transaction is run again", function()
   end)
 end)
 
--- A push after other jobs that was the victim of a deadlock was repeated, and its
--- job then waited for each of them twice: for ever.
+-- A push after other jobs that was the victim of a deadlock was repeated. Its job then waited
+-- for each of them twice: for ever.
 describe("a push after others", function()
   local PUSH = [[
 local nightshift = require "nightshift"

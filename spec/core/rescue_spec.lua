@@ -9,8 +9,8 @@ local nst = require "nst"
 local proc = require "spec.support.proc"
 local proxy = require "spec.support.proxy"
 
--- A job that the server refused to give back kept the rest of its lease, and
--- every other dead holder, from being rescued, and no message said so.
+-- When the server refused to give back one job, the rest of its lease was not rescued. Every
+-- other dead holder was not rescued either, and no message said so.
 describe("one job of a dead program that cannot be given back", function()
   local url, name, handle
 
@@ -83,7 +83,7 @@ describe("one job of a dead program that cannot be given back", function()
   end)
 end)
 
--- The rows of dead holders stayed for a day, and for ever where no other holder died: after the
+-- The rows of dead holders stayed for a day, and for ever where no other holder died. After the
 -- primary had died, its replica had all holders of before.
 describe("rows of the dead", function()
   local HALF_A_MINUTE <const> = 30000000 -- µs
@@ -224,9 +224,9 @@ describe("rows of the dead", function()
   end)
 end)
 
--- A job that was lost with its holder twice is claimed alone, one at a time per holder.
--- While one of them ran, a second one that was ready kept its host busy: a claim took it and
--- put it back, hundreds of times a second.
+-- A job that was lost with its holder twice is claimed alone, one at a time per holder. While
+-- one of them ran, a second one that was ready kept its host busy. A claim took it and put it
+-- back, hundreds of times a second.
 describe("beside a job that is claimed alone", function()
   local url, name, handle, q, folder
   before_each(function()
@@ -321,8 +321,8 @@ describe("beside a job that is claimed alone", function()
 end)
 
 -- A job that had killed three holders waited a second before its next run, as one with a worker
--- that has died, and was claimed after that like any other. What was beside it then,
--- and had lost two holders before, was condemned in its place.
+-- that has died. It was claimed after that like any other. What was beside it then, and had
+-- lost two holders before, was condemned in its place.
 describe("a job that was lost with its holders", function()
   local handle, q, url
 

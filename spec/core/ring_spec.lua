@@ -167,8 +167,8 @@ describe("a ring", function()
   end)
 end)
 
--- A host with a user that may not call nightshift_listen, or nightshift_ring, started
--- without a word and then heard of each push up to ten seconds late.
+-- A host with a user that may not call nightshift_listen, or nightshift_ring, started without a
+-- word. It then learnt of each push up to ten seconds late.
 describe("a host that cannot be rung, or cannot ring", function()
   local url, name, worker, user
 
@@ -226,9 +226,9 @@ describe("a host that cannot be rung, or cannot ring", function()
   end)
 end)
 
--- All SLEEP()s of a server share a mutex. A KILL QUERY that found it taken waited for
--- two seconds, and the sleeper with it: so did a push with a ring that ended the sleep of
--- a host, when an application slept somewhere.
+-- All SLEEP()s of a server share a mutex. A KILL QUERY that found it taken waited for two
+-- seconds, and the sleeper with it. So did a push with a ring that ended the sleep of a host,
+-- when an application slept somewhere.
 describe("a ring", function()
   local SLEEPER = [[
   local db = assert(require "nightshift".open(%q))
@@ -264,9 +264,9 @@ describe("a ring", function()
   end)
 end)
 
--- A ring from within a transaction, as from a trigger, that met a listener between
--- two of its statements ended neither; the look that followed could not see the job
--- yet. It slept on: 4 to 10 s.
+-- A ring from within a transaction, as from a trigger, that met a listener between two of its
+-- statements ended neither. The look that followed could not see the job yet. It slept on: 4 to
+-- 10 s.
 describe("between two statements:", function()
   local handle, q, url, name
 
@@ -306,8 +306,8 @@ describe("between two statements:", function()
   end)
 end)
 
--- A host in a database without queues listened for no queue, and for no new one either:
--- the greatest id that it knew was 0, which stood for "new ones do not matter". A first job with a
+-- A host in a database without queues listened for no queue, and for no new one either. The
+-- greatest id that it knew was 0, which stood for "new ones do not matter". A first job with a
 -- ring that came before the host had put its name down started ten seconds late.
 describe("a host that has seen no queue yet", function()
   local SLEEPER = [[SELECT time_ms / 1000 AS age FROM information_schema.processlist
@@ -336,7 +336,7 @@ describe("a host that has seen no queue yet", function()
 end)
 
 -- A queue was resumed after its host, or its consumer, had read that it is paused, and before
--- its listener slept: no sleeper was rung, and the listener looked into other queues only. So
+-- its listener slept. No sleeper was rung, and the listener looked into other queues only. So
 -- the jobs began up to ten seconds late.
 describe("a queue that is resumed before its listener sleeps", function()
   local CONSUMER = [[

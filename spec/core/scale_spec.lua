@@ -66,8 +66,8 @@ describe("concurrent claimers", function()
   end)
 end)
 
--- A host that served 1,500 queues asked each of them at each wake, which took
--- 0.7 s from a push to its job's start, and again at each look after it.
+-- A host that served 1,500 queues asked each of them at each wake, which took 0.7 s from a push
+-- to its job's start. It did so again at each look after it.
 it("a host of many queues asks those that have something", function()
   local QUEUES = 300
 
@@ -92,8 +92,8 @@ it("a host of many queues asks those that have something", function()
   assert.equal(0, h:wait())
 end)
 
--- A host with jobs in 5,000 queues did 770 a second: for each job it went several times
--- through all its queues in memory, and asked one of them by itself.
+-- A host with jobs in 5,000 queues did 770 a second. For each job it went several times through
+-- all its queues in memory, and asked one of them by itself.
 describe("many queues:", function()
   local QUEUES, EACH = 400, 12
   local NOTHING = "return { job = function() end }"
@@ -133,8 +133,8 @@ describe("many queues:", function()
     assert(handle:queue "q1")
   end)
 
-  -- A host with workers that all seem to be long at one job gives back what it has claimed ahead,
-  -- so on a busy machine a job may have another run, and be started once all the same.
+  -- A host with workers that all seem to be long at one job gives back what it has claimed
+  -- ahead. So on a busy machine a job may have another run, and be started once all the same.
   it("two hosts share them, and each job is started once", function()
     local hosts
     local path = fixture.dir() .. "/ledger"
@@ -198,8 +198,8 @@ describe("many queues:", function()
   end)
 end)
 
--- 200 programs that claimed a hundred jobs each at one moment skipped each other's locked rows:
--- claims took half a minute, were cut by the read timeout, and failed with GONE.
+-- 200 programs that claimed a hundred jobs each at one moment skipped each other's locked rows.
+-- Claims took half a minute, were cut by the read timeout, and failed with GONE.
 describe("a crowd:", function()
   after_each(crew.clean)
 
@@ -327,10 +327,9 @@ describe("a crowd:", function()
   end)
 end)
 
--- A claim starts where it has come to. What was committed late below that place, or
--- comes back with an older one, was found by reading the whole queue again, deleted
--- rows and all: with purge blocked each such look stopped the claims for as long as
--- there were rows to read.
+-- A claim starts where it has come to. Jobs committed late below that place, or with an older
+-- one, were found by reading the whole queue again, deleted rows and all. With purge blocked
+-- each such look stopped the claims for as long as there were rows to read.
 describe("floors:", function()
   local handle, q, url, name
 
@@ -524,11 +523,11 @@ describe("floors:", function()
   end)
 end)
 
--- Each look at the head of the scheduled jobs began at the table's start. While
--- purge was held up, by a backup say, it read every row that had ever been
--- promoted: a job that had polled 6,000 times cost 2.6 times as much as at first.
--- It begins behind what was promoted now (bench/questions/parked.lua has the figures, with
--- "hold"), and what commits behind that is found.
+-- Each look at the head of the scheduled jobs began at the table's start. While purge was held
+-- up, by a backup say, it read every row that had ever been promoted. A job that had polled
+-- 6,000 times cost 2.6 times as much as at first. It begins behind what was promoted now
+-- (bench/questions/parked.lua has the figures, with "hold"), and what commits behind that is
+-- found.
 describe("the scheduled jobs", function()
   local url, handle, q
 

@@ -111,9 +111,8 @@ describe("the schema", function()
   end)
 end)
 
--- A procedure that was dropped, or lost its definer, stayed away: the tables
--- were of the right version, so no migration made it again, and the doctor said
--- to grant what was not there.
+-- A procedure that was dropped, or lost its definer, stayed away: the tables were of the right
+-- version. So no migration made it again, and the doctor said to grant what was not there.
 describe("migrate, with tables that are current", function()
   local PROCEDURES = { "nightshift_listen", "nightshift_nudge", "nightshift_push", "nightshift_ring",
     "nightshift_signal" }
@@ -204,9 +203,9 @@ describe("migrate, with tables that are current", function()
   end)
 end)
 
--- A job with a row that said run = 4294967295, which a pusher's account could write,
--- could not be given back: the next run does not fit. Nor could a job come back when its polls,
--- losses or missing handlers had reached their column's limit.
+-- A job with a row that said run = 4294967295, which a pusher's account could write, could not
+-- be given back. The next run does not fit. Nor could a job come back when its polls, losses or
+-- missing handlers had reached their column's limit.
 describe("a count at its limit", function()
   local MAX = 4294967295
 

@@ -6,8 +6,8 @@ local host = require "spec.support.host"
 local nightshift = require "nightshift"
 local proc = require "spec.support.proc"
 
--- A full disk, a full table or a killed query counted as the fault of the
--- verdict: a host turned results into failures, or dropped them.
+-- A full disk, a full table or a killed query counted as the fault of the verdict. A host
+-- turned results into failures, or dropped them.
 describe("a verdict that meets the server's own trouble", function()
   for number, trouble in pairs { [1021] = "a full disk", [1114] = "a full table", [1317] = "a killed query" } do
     it("is BUSY and can be given again: " .. trouble, function()
@@ -44,8 +44,8 @@ describe("a host whose user lacks a privilege", function()
   end
 end)
 
--- A host that had lost a privilege never noticed that it was granted again: the
--- server looks rights up when a connection is made, and the host kept its own.
+-- A host that had lost a privilege never noticed that it was granted again. The server looks
+-- rights up when a connection is made, and the host kept its own.
 describe("a running host whose right is taken away", function()
   it("says so, and works on when it is given back", function()
     local url, name = db.fresh()
@@ -73,9 +73,9 @@ describe("a running host whose right is taken away", function()
   end)
 end)
 
--- A verdict that could not be written because a column of ours was missing was
--- taken for refused: the job failed without a line in the log and ran again,
--- until its attempts were spent.
+-- A verdict that could not be written because a column of ours was missing was taken for
+-- refused. The job failed without a line in the log and ran again, until its attempts were
+-- spent.
 describe("a column that is gone", function()
   local TABLE = "ALTER TABLE nightshift_finished "
 
@@ -109,16 +109,15 @@ describe("a column that is gone", function()
   end)
 end)
 
--- An error of the server that no table knew counted as the fault of the verdict it met: a
--- full tmpdir, a limit or a setting ended finished jobs as dead, spent attempts, or had
--- them run again and again.
+-- An error of the server that no table knew counted as the fault of the verdict it met. A full
+-- tmpdir, a limit or a setting ended finished jobs as dead, spent attempts, or had them run
+-- again and again.
 describe("trouble with a verdict:", function()
-  -- A file that is full (error 3), no table of a descriptor (20, 23), a record of another file
-  -- (1026), an old key file (1034), no memory to sort (1038), rows that are not to be updated
-  -- (1175), a transaction over its cache (1197), too many statements (1461), a statement that
-  -- is to be prepared again (1615), too many transactions (1637), STATEMENT (1665), a
-  -- transaction that only reads (1792), a read-only table (1836), an index of another making
-  -- (1874), a table of an engine that has lost it (1932), and one that is not known yet.
+  -- Full file (3), no table of a descriptor (20, 23), record of another file (1026), old key
+  -- file (1034), no memory to sort (1038). Rows not to be updated (1175). Transaction over its
+  -- cache (1197), too many statements (1461), statement to be prepared again (1615), too many
+  -- transactions (1637), STATEMENT (1665). Read-only transaction (1792) or table (1836), index
+  -- of another making (1874), table lost by its engine (1932), and one that is not known yet.
   local TROUBLES = { 3, 20, 23, 1026, 1034, 1038, 1175, 1197, 1461, 1615, 1637, 1665, 1792, 1836, 1874, 1932, 4999 }
   local VALUES = { 1048, 1264, 1265, 1292, 1366, 1406, 1644, 4025, 4038, 4078 }
 
@@ -297,7 +296,7 @@ describe("trouble with a verdict:", function()
 end)
 
 -- A variable that the server had set for all sessions lost jobs (completion_type=CHAIN), left
--- them ready (sql_select_limit), or kept a host from working at all; doctor ended with an
+-- them ready (sql_select_limit), or kept a host from working at all. Doctor ended with an
 -- internal error, and what other options refuse was taken for a read-only server.
 describe("under what a server sets for all sessions,", function()
   local server, url
@@ -422,7 +421,7 @@ describe("under what a server sets for all sessions,", function()
 end)
 
 -- A host kept 182 prepared statements open and a program 26 to 40, of the 16,382 that a server
--- has for all: the 91st host or the 631st handle took them from every program of that server,
+-- has for all. The 91st host or the 631st handle took them from every program of that server,
 -- and ended with "bad configuration".
 describe("the prepared statements of a server", function()
   local HANDLES, HOSTS = tonumber(os.getenv "NIGHTSHIFT_HANDLES") or 20, tonumber(os.getenv "NIGHTSHIFT_HOSTS") or 3
@@ -532,8 +531,8 @@ describe("the prepared statements of a server", function()
 end)
 
 -- With innodb_rollback_on_timeout a row that another session holds costs the whole transaction.
--- A host without history passed over such a row among the jobs of a stretch, and went on:
--- half of its cycle was undone, the rest written at once, and it took itself for dead.
+-- A host without history passed over such a row among the jobs of a stretch, and went on. Half
+-- of its cycle was undone, the rest written at once, and it took itself for dead.
 describe("where a lock wait ends the transaction", function()
   local LENGTH, STRETCHES = 9, 3
 

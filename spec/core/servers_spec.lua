@@ -332,9 +332,9 @@ describe("the private server", function()
   end)
 end)
 
--- The list of those who listen is in memory, and was replicated row by row: a replica that
--- was restarted, or seeded by a copy of files, had none of its rows, and stopped for good at
--- the first one that left (error 1032); nothing of any database of that server came after it.
+-- The list of listeners is in memory, and was replicated row by row. A replica that was
+-- restarted, or seeded by a copy of files, had none of its rows. It stopped for good at the
+-- first one that left (error 1032); nothing of any database of that server came after it.
 describe("replication:", function()
   local HANDLERS = [[return { a = function(job) return job.payload end }]]
   local BINLOG = "log-bin=bin\nserver-id=%d\nbinlog-format=%s\nlog-slave-updates\ngtid-strict-mode=1\n"
@@ -432,8 +432,8 @@ describe("replication:", function()
   end
 end)
 
--- A node of a Galera cluster was taken like any server, with a warning about locks; there
--- jobs ran twice, or were left for ever, and nothing told of it.
+-- A node of a Galera cluster was taken like any server, with a warning about locks. There jobs
+-- ran twice, or were left for ever, and nothing told of it.
 describe("a node of a Galera cluster", function()
   local LIBRARY = "/usr/lib/galera/libgalera_smm.so"
 

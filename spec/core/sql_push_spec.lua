@@ -116,10 +116,9 @@ describe("CALL nightshift_signal", function()
   end)
 end)
 
--- nightshift_push, called outside a transaction, left the unique key of a push
--- that the server refused; took a negative delay and silently dropped options
--- of the wrong type; and did not find a queue that was newer than its
--- transaction's view.
+-- nightshift_push, called outside a transaction, left the unique key of a push that the server
+-- refused. It took a negative delay and silently dropped options of the wrong type. It did not
+-- find a queue that was newer than its transaction's view.
 describe("nightshift_push", function()
   local url, name
 
@@ -179,9 +178,9 @@ describe("nightshift_push", function()
   end)
 end)
 
--- A program in REPEATABLE READ, the server's default, pushed by CALL after a job
--- that had ended: the gap where that had been stayed locked until its commit, and
--- pushes of other clients, and hosts with children to write, waited for it.
+-- A program in REPEATABLE READ, the server's default, pushed by CALL after a job that had
+-- ended. The gap where that had been stayed locked until its commit, and pushes of other
+-- clients, and hosts with children to write, waited for it.
 describe("nightshift_push after a job that has ended", function()
   it("holds up no other push in REPEATABLE READ", function()
     local url = db.fresh()
@@ -516,8 +515,8 @@ describe("trees from SQL:", function()
   end)
 end)
 
--- CALL nightshift_push with a parent that was parked for its children: it did not
--- wait for the new one, which was then in its results without an outcome.
+-- CALL nightshift_push with a parent that was parked for its children. It did not wait for the
+-- new one, which was then in its results without an outcome.
 for _, within in ipairs { "in autocommit", "in a transaction" } do
   describe("CALL nightshift_push below a parent that waits for its children, " .. within, function()
     local handle, q, parent

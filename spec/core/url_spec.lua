@@ -151,8 +151,9 @@ describe("a database that an option file names", function()
   end)
 end)
 
--- A server that gives every client a character set of its own (skip-character-set-client-
--- handshake) reads the database's name at the connect in that one: `bühne` was unknown.
+-- A server may give every client a character set of its own
+-- (skip-character-set-client-handshake). It reads the database's name at the connect in that
+-- one: `bühne` was unknown.
 describe("a database whose name is not ASCII", function()
   local host = require "spec.support.host"
 
@@ -194,8 +195,8 @@ describe("a database whose name is not ASCII", function()
 end)
 
 -- db:execute said SCHEMA (tables of Nightshift's are missing) of the caller's own, ran the
--- library's statements for texts that begin with "@", and a name of a database that the
--- server refuses was GONE, which programs wait out for ever.
+-- library's statements for texts that begin with "@". And a name of a database that the server
+-- refuses was GONE, which programs wait out for ever.
 describe("codes:", function()
   local handle, url
 

@@ -298,7 +298,7 @@ describe("a queue of commands:", function()
 end)
 
 -- Design: a controller starts one process per job. As published the process keeps the job's row
--- locked while it works; here no row is locked, and a dead one's job is free within seconds.
+-- locked while it works. Here no row is locked, and a dead one's job is free within seconds.
 describe("a controller:", function()
   local db, path
   lab.handles(1, function(handle) db, path = handle, fixture.dir() .. "/ledger" end)

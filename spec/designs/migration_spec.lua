@@ -8,9 +8,8 @@ local ledger = require "spec.support.crew".ledger
 local nst = require "nst"
 local proc = require "spec.support.proc"
 
--- Design: a migration of 50,000 images, of 12,000 without NIGHTSHIFT_LONG, by workers on
--- many machines, who claim blocks
--- of 10 tasks under a fresh claim id and complete or reset each.
+-- Design: a migration of 50,000 images, of 12,000 without NIGHTSHIFT_LONG, by workers on many
+-- machines. They claim blocks of 10 tasks under a fresh claim id and complete or reset each.
 describe("a migration:", function()
   local TASKS = os.getenv "NIGHTSHIFT_LONG" and 50000 or 12000
   local BLOCK = 10
@@ -233,9 +232,9 @@ describe("a migration:", function()
   end)
 end)
 
--- Design: a job manager with parents, priorities and retries. As printed its claim
--- never runs a child, and its many workers have the same job twice; here is why, and
--- that neither happens with us.
+-- Design: a job manager with parents, priorities and retries. As printed its claim never runs a
+-- child, and its many workers have the same job twice. Here is why, and that neither happens
+-- with us.
 describe("a job manager:", function()
   local db, path
   lab.handles(1, function(handle)
@@ -491,8 +490,8 @@ describe("a job manager:", function()
       end
       assert.equal(JOBS + CHILDREN, count "TRUE")
       local lost = begun - (JOBS + CHILDREN) - (JOBS + CHILDREN) // 5
-      -- what the dead had: each worker one, those with a verdict on its way, and what the
-      -- workers of a dead host did of what had been sent ahead
+      -- rows of the dead: each worker's one, those with a verdict on its way, and those sent
+      -- ahead to the workers of a dead host
       assert.is_true(lost >= -40 and lost <= 3 * (40 + 3) + found.orphans, lost)
       assert.is_true(done - JOBS - CHILDREN <= 2 * (40 + 3) + found.orphans, done)
       assert.is_true(count "retry_after > '2000-01-01'" > 0) -- not of one that was done before it was written

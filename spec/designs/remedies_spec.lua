@@ -8,9 +8,9 @@ local nightshift = require "nightshift"
 local nst = require "nst"
 local servers = require "spec.support.db"
 
--- What databases as queues are blamed for, and that it is not so here: an idle host does
--- not poll, claimers do not wait for each other's locks, and the tables that claims read
--- stay small however many jobs have gone through them.
+-- Faults that databases as queues are blamed for, and that are not so here. An idle host does
+-- not poll, and claimers do not wait for each other's locks. The tables that claims read stay
+-- small however many jobs have gone through them.
 describe("remedies:", function()
   local db
   lab.handles(1, function(handle) db = handle end)
@@ -192,8 +192,8 @@ describe("remedies:", function()
   end)
 end)
 
--- The tables of four published queues, as they were published to the letter, and a fifth
--- that was described: each is adopted as it is, and worked off by hosts that are killed.
+-- The tables of four published queues, as they were published to the letter, and a fifth that
+-- was described. Each is adopted as it is, and worked off by hosts that are killed.
 describe("a published table", function()
   -- luacheck: no max line length
   local TABLES = require "spec.support.published"

@@ -181,8 +181,8 @@ describe("clocks:", function()
   end)
 end)
 
--- A server with a clock that was set back behind its start had been up for less than
--- no time: a holder that died on another machine was waited for as long as the step.
+-- A server with a clock that was set back behind its start had been up for less than no time. A
+-- holder that died on another machine was waited for as long as the step.
 describe("a server whose clock is set back behind its start", function()
   it("lets those be rescued who die elsewhere", function()
     local its = clock.new()

@@ -1,12 +1,11 @@
 /*
-** Fuzzes the binding from inside Lua: TARGET is one of targets.lua, which returns a
-** function of the input for each, and an error that it raises is a finding. One Lua state
-** serves all inputs.
+** Fuzzes the binding from inside Lua. TARGET is one of targets.lua, which returns a function of
+** the input for each, and an error that it raises is a finding. One Lua state serves all
+** inputs.
 **
-** The database is a dummy. Below are the functions of the core that would
-** reach a server, in place of the real ones (the linker's --wrap): they check
-** what a server would be sent with the core's own checks, and touch every
-** byte of it.
+** The database is a dummy. Below are the functions of the core that would reach a server, in
+** place of the real ones (the linker's --wrap). They check what a server would be sent with the
+** core's own checks, and touch every byte of it.
 */
 #include "fuzz.h"
 

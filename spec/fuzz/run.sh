@@ -5,8 +5,8 @@
 # input that broke something is $O/fuzz-TARGET-crash-…; run it again with
 # `$O/fuzz-TARGET FILE`. Ends with 1 when one broke.
 #
-# run.sh pack TARGET…: adds to the seeds of each target what the last run found
-# and the seeds do not reach, and packs them into spec/fuzz/corpus/TARGET.tar.
+# run.sh pack TARGET…: adds inputs of the last run that reach further to the seeds of each target,
+# and packs them into spec/fuzz/corpus/TARGET.tar.
 # The same seeds make the same archive, to the byte.
 set -u
 

@@ -216,7 +216,7 @@ local function work(body)
   return handle:job(id), log, not log:find "worker.died"
 end
 
--- The steps of stopping are half a second, one and two: on a busy machine a worker may come
+-- The steps of stopping are half a second, one and two. On a busy machine a worker may come
 -- late for one of them, and gets the next. One of three is in time.
 local function work_until(body, fits)
   local job, log, lives

@@ -10,7 +10,7 @@ local proc = require "spec.support.proc"
 local proxy = require "spec.support.proxy"
 
 -- `work --drain` is about what this host may run: its queues that are not paused, the names
--- that it claims, its tables. Of those it waits for what is due soon, and says so; what it
+-- that it claims, its tables. Of those it waits for what is due soon, and says so. What it
 -- leaves because no script here can run it has exit status 3.
 describe("drains:", function()
   local SCRIPT <const> = "return { a = function() end, b = function() end }"
@@ -191,11 +191,11 @@ describe("drains:", function()
   end)
 end)
 
--- `work --drain` ended with 0, "nothing left to do", while rows of an adopted table were
--- open: a claim had looked just before they were due, at the full second, and the question
--- what comes due later was asked just after it. Slow answers make that moment long. And
--- where answers take more than 3 ms it never ended once jobs of a queue had come back: when
--- the next look for late commits was to be counted as a job that is due soon.
+-- `work --drain` ended with 0, "nothing left to do", while rows of an adopted table were open.
+-- A claim had looked just before they were due, at the full second, and the question what comes
+-- due later was asked just after it. Slow answers make that moment long. And where answers take
+-- more than 3 ms it never ended once jobs of a queue had come back. The next look for late
+-- commits then counted as a job that is due soon.
 describe("a drain", function()
   local handle, q, url
   with_database(function(...) handle, q, url = ... end)
@@ -241,9 +241,9 @@ describe("a drain", function()
   end)
 end)
 
--- `work --drain` over more than eight queues never ended when the last row of one of them
--- had been committed late: the look that found it was to be followed by another, which no
--- queue gets that one question for all has told to be empty.
+-- `work --drain` over more than eight queues never ended when the last row of one of them had
+-- been committed late. The look that found it was to be followed by another, which no queue
+-- gets that one question for all has told to be empty.
 describe("a drain of many queues", function()
   local handle, q, url
   with_database(function(...) handle, q, url = ... end)
@@ -276,8 +276,8 @@ describe("a drain of many queues", function()
   end)
 end)
 
--- A second TERM that came when a host had written everything and was leaving
--- made it end with 1, as if it had given verdicts up.
+-- A second TERM that came when a host had written everything and was leaving made it end with
+-- 1. That is the status of a host that has given verdicts up.
 describe("a host that is told to stop again and again", function()
   it("ends with 0 when there is nothing to give up", function()
     local h = host.start(db.fresh(), "return { noop = function() end }")
@@ -351,10 +351,10 @@ describe("while the server is frozen a host without jobs", function()
   end)
 end)
 
--- A host that is to end while its server is away used to crash: what it did after a
--- reconnect that was given up (the look for claims that its memory has lost) took the
--- connection for granted. And its upkeep's thread, which was about to try to connect
--- again, was left alone with memory that was freed.
+-- A host that is to end while its server is away used to crash. What it did after a reconnect
+-- that was given up (the look for claims that its memory has lost) took the connection for
+-- granted. And its upkeep's thread, which was about to try to connect again, was left alone
+-- with memory that was freed.
 describe("hosts that have lost their server for seconds", function()
   local HOSTS = 10
 

@@ -247,9 +247,8 @@ describe("handlers:", function()
   end)
 end)
 
--- A worker with a handler that printed after the reader of its output had gone, or
--- wrote to a program that had ended, was killed by SIGPIPE: a crash of the job,
--- and dead as poison the third time.
+-- A handler printed after the reader of its output had gone, or wrote to a program that had
+-- ended: SIGPIPE killed its worker. That was a crash of the job, and poison the third time.
 describe("a handler that writes to nobody", function()
   local url, handle, q
 
@@ -300,9 +299,8 @@ describe("a handler that writes to nobody", function()
   end)
 end)
 
--- A child that a handler forked, and that returned from the handler or raised
--- an error in it, went on as a second worker on the same socket, and what it
--- said counted.
+-- A child that a handler forked, and that returned from the handler or raised an error in it,
+-- went on as a second worker. It was on the same socket, and its frames counted.
 describe("a child that a handler forks", function()
   local url, handle, q, cpath
 
@@ -375,8 +373,8 @@ return {
   end)
 end)
 
--- No program that a handler started could gain rights, and there was no way to allow it:
--- sendmail, with a helper that is of a group of its own, did not work in handlers.
+-- No program that a handler started could gain rights, and there was no way to allow it. So
+-- sendmail, with a helper of a group of its own, did not work in handlers.
 describe("--allow-setuid", function()
   local url, handle, q
   with_database(function(...) handle, q, url = ... end)
@@ -414,8 +412,8 @@ describe("--allow-setuid", function()
   end)
 end)
 
--- A job's current folder, umask, signal mask, locale, timers and stopped collector were
--- those of the next job in that worker: an alarm killed the job that ran when it rang.
+-- A job's current folder, umask, signal mask, locale, timers and stopped collector were those
+-- of the next job in that worker. An alarm killed the job that ran when it rang.
 describe("left in a process:", function()
   local handle, q, url
   with_database(function(...) handle, q, url = ... end)
@@ -509,8 +507,8 @@ return {
   end)
 end)
 
--- What a script connected to while it was loaded was one connection for all workers, which
--- read each other's answers, and there was no place to open one per worker.
+-- What a script connected to while it was loaded was one connection for all workers, which read
+-- each other's answers. And there was no place to open one per worker.
 describe("connections of scripts:", function()
   local handle, q, url
   with_database(function(...) handle, q, url = ... end)

@@ -385,8 +385,8 @@ return {
       stop(h)
     end)
 
-    -- A run that is over counts once, one that was cut off by a kill may have begun:
-    -- each job begins at least once and ends exactly once.
+    -- A run that is over counts once, one that was cut off by a kill may have begun. Each job
+    -- begins at least once and ends exactly once.
     it("loses no job and ends none twice when workers are killed at random", function()
       local h = host.start(url, SCRIPT, { "--workers", "200" })
       local file = fixture.file("marks", "")

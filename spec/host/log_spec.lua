@@ -104,7 +104,7 @@ return {
 end)
 
 -- The host waited up to 0.1 s for the reader of its log, line by line, while workers and
--- dispatcher waited for the host: with a reader of 100 KB/s, such as a serial console, one
+-- dispatcher waited for the host. With a reader of 100 KB/s, such as a serial console, one
 -- queue of failing jobs slowed all the rest down.
 describe("slow readers:", function()
   local url, handle, q
@@ -219,8 +219,8 @@ describe("slow readers:", function()
   end)
 end)
 
--- A verdict on a job with a row that another session had locked was logged as refused,
--- hundreds of times a second, though it was written in the end.
+-- A verdict on a job with a row that another session had locked was logged as refused, hundreds
+-- of times a second. Yet it was written in the end.
 describe("a verdict on a job that a stranger has locked", function()
   it("is written later, and the log does not call it refused", function()
     local url = db.fresh()
@@ -240,8 +240,9 @@ describe("a verdict on a job that a stranger has locked", function()
   end)
 end)
 
--- A cycle with a claim that failed had written its verdicts one by one; they came again with the
--- next, and were told, and logged, as claims that were lost: job.stale, of a job that was done.
+-- A cycle with a claim that failed had written its verdicts one by one. They came again with
+-- the next, and were told, and logged, as claims that were lost: job.stale, of a job that was
+-- done.
 describe("a cycle whose claim fails:", function()
   local HANDLERS = [[return { job = function(job)
   while not io.open(job.payload) do os.execute "sleep 0.01" end

@@ -503,7 +503,7 @@ return {
   end)
 end)
 
--- A host that had just become busy looked at other holders up to ten seconds later: its next
+-- A host that had just become busy looked at other holders up to ten seconds later. Its next
 -- look had been set while it listened, and it listened no more.
 describe("a host whose workers have all become busy", function()
   local SCRIPT = [[
@@ -538,8 +538,8 @@ end)
 
 -- A host that has lost touch with the database starts nothing.
 it("a job that was sent ahead waits until the host is back in touch", function()
-  -- `cut` stops its host in the middle of short jobs and turns the clock of what
-  -- is known of the database back: the word in front of the slots.
+  -- `cut` stops its host in the middle of short jobs and turns the host's clock of the database
+  -- back. That is the word in front of the slots.
   local SCRIPT = [[
 local function cut(job)
   os.execute("kill -STOP " .. job.payload.host)

@@ -6,8 +6,8 @@ local nightshift = require "nightshift"
 local nst = require "nst"
 local proc = require "spec.support.proc"
 
--- Which version of the scripts a host and its workers run, and what became of the last
--- reading of them: in the log, in status, in doctor, and in the exit status of reload.
+-- The version of the scripts that a host and its workers run, and the outcome of their last
+-- reading. Both are in the log, in status, in doctor, and in the exit status of reload.
 describe("reloads:", function()
   local url, handle, q
 
@@ -404,10 +404,10 @@ describe("scripts that take long:", function()
   end)
 end)
 
--- After a reload the jobs of workers that were to leave still took the places of those
--- that had come for them: with half of the workers busy nothing was claimed any more
--- until a long job ended, while new workers sat idle. Each further reload added to it,
--- and so did a worker that did not stop when its job was to end.
+-- After a reload the jobs of workers that were to leave still took the places of those that had
+-- come for them. With half of the workers busy nothing was claimed any more until a long job
+-- ended, while new workers sat idle. Each further reload added to it, and so did a worker that
+-- did not stop when its job was to end.
 describe("places after a reload:", function()
   local SCRIPT = [[
   local function sleep() os.execute "sleep 600" end
@@ -495,9 +495,9 @@ describe("places after a reload:", function()
 end)
 
 -- A reload that came while too many generations of scripts were alive was refused and
--- forgotten: once the old ones had gone the host still ran the script before the last.
--- Later, an event at the moment of the next try stopped the host's timer, and with it
--- all timeouts and stops of jobs.
+-- forgotten. Once the old ones had gone the host still ran the script before the last. Later,
+-- an event at the moment of the next try stopped the host's timer, and with it all timeouts and
+-- stops of jobs.
 describe("a reload while 32 generations are alive", function()
   local url, handle, q
   with_database(function(...) handle, q, url = ... end)

@@ -9,9 +9,9 @@ local nst = require "nst"
 local proc = require "spec.support.proc"
 local proxy = require "spec.support.proxy"
 
--- A job that came back while its host had no worker, because the only one was
--- being replaced, used to wait for the next sign of life of the host: up to
--- 10 s. It was not noted that there was something to claim.
+-- A job came back while its host had no worker, because the only one was being replaced. It
+-- used to wait for the next sign of life of the host: up to 10 s. It was not noted that there
+-- was something to claim.
 it("a retry is not forgotten while the only worker is replaced", function()
   local url = db.fresh()
   local handle <close> = assert(nightshift.open(url))
@@ -32,8 +32,8 @@ it("a retry is not forgotten while the only worker is replaced", function()
   assert.equal(0, h:wait())
 end)
 
--- A worker that was stopped while it was idle kept the job that was sent to
--- it, for ever: the job's timeout runs from its start.
+-- A worker that was stopped while it was idle kept the job that was sent to it, for ever. The
+-- job's timeout runs from its start.
 describe("a worker that is stopped while it is idle", function()
   it("does not keep the job that is sent to it", function()
     local url = db.fresh()
@@ -49,9 +49,9 @@ describe("a worker that is stopped while it is idle", function()
   end)
 end)
 
--- A host with workers that had all been killed, and which waited before it forked
--- new ones, kept what it had claimed; and jobs that kill workers, standing together before other
--- jobs, took every worker it forked.
+-- A host with workers that had all been killed, and which waited before it forked new ones,
+-- kept what it had claimed. And jobs that kill workers, standing together before other jobs,
+-- took every worker it forked.
 describe("in back-off:", function()
   local url, handle
 
@@ -200,8 +200,8 @@ describe("stopped processes:", function()
   end)
 end)
 
--- Jobs that had been sent ahead behind a slow one, or waited in a host that
--- stopped, went back behind everything that had been pushed since.
+-- Jobs had been sent ahead behind a slow one, or waited in a host that stopped. They went back
+-- behind all jobs that had been pushed since.
 describe("jobs that were not begun keep their place", function()
   local _, q, url
 
@@ -260,11 +260,10 @@ return {
   end)
 end)
 
--- A worker that is about to leave says so with a verdict. The host took back the jobs
--- that it had sent ahead to that worker, and each of them became a verdict in a list that
--- grew and moved; what the worker's own verdict carried was then written to where the
--- list had been. The job was done, or came again, without its result, its children, its
--- delay and its state.
+-- A worker that is about to leave says so with a verdict. The host took back the jobs that it
+-- had sent ahead to that worker. Each of them became a verdict in a list that grew and moved.
+-- The values of the worker's own verdict were then written to where the list had been. The job
+-- was done, or came again, without its result, its children, its delay and its state.
 describe("the verdict of a worker that leaves with jobs sent ahead to it", function()
   local SCRIPT = [[
   local kept = {}
@@ -349,9 +348,9 @@ return {
   end)
 end)
 
--- A worker that was stopped while it was idle, and then told to leave, as at a reload of the
--- scripts, kept its place for ever: it was not waited for, as it had no job. Its host ran one
--- job less at once from then on, and kept the scripts of before.
+-- A worker that was stopped while it was idle, and then told to leave, as at a reload, kept its
+-- place for ever. It was not waited for, as it had no job. Its host ran one job less at once
+-- from then on, and kept the scripts of before.
 describe("a worker that is stopped while it is idle", function()
   it("gives its place to another when it does not leave", function()
     local url = db.fresh()
@@ -373,8 +372,8 @@ describe("a worker that is stopped while it is idle", function()
   end)
 end)
 
--- A host that was told to be quiet took back what its workers had not started, and forgot
--- those that had nothing else: they got no job any more when it went on.
+-- A host that was told to be quiet took back what its workers had not started, and forgot those
+-- that had nothing else. They got no job any more when it went on.
 describe("a worker whose jobs were taken back before it started one", function()
   it("gets jobs again when its host goes on", function()
     local url = db.fresh()

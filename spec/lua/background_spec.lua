@@ -416,8 +416,8 @@ end]]
   end)
 end)
 
--- When no id was to be had for the polling child, a background job was done
--- without one: the operation had started and it was never asked for again.
+-- When no id was to be had for the polling child, a background job was done without one. The
+-- operation had started and it was never asked for again.
 describe("a background job that cannot spawn its poll", function()
   local job = require "nightshift.job"
 

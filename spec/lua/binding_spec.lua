@@ -180,8 +180,8 @@ describe("a handle", function()
     assert.is_true(gone)
   end)
 
-  -- Runs a function over and over while finalisers of dropped tables run in
-  -- the middle of it; ends after a second, or when the function says so.
+  -- Runs a function over and over while finalisers of dropped tables run in the middle of it.
+  -- It ends after a second, or when the function says so.
   local function amid_finalisers(finaliser, fn)
     local live, runs = true, 0
     local function arm()

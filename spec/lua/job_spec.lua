@@ -298,9 +298,9 @@ describe("a run whose child could not be spawned", function()
 end)
 
 -- A child kept a reference to the payload and the options that it was spawned with, and was
--- written as they were at the verdict: three children spawned in a loop with one table were
--- three times the last. Options that were changed to something bad meanwhile broke the
--- verdict with an error of the interpreter, and the job could not even be given back.
+-- written as they were at the verdict. Three children spawned in a loop with one table were
+-- three times the last. Options that were changed to something bad meanwhile broke the verdict
+-- with an error of the interpreter. And the job could not even be given back.
 describe("a child", function()
   local handle, q, url
 
@@ -369,7 +369,7 @@ describe("a child", function()
 end)
 
 -- A handler that returned nil and a message, as Lua's own functions and all verbs of the
--- library do when they fail, was done: its failure was lost without a trace.
+-- library do when they fail, was done. Its failure was lost without a trace.
 describe("returns:", function()
   local handle, q, url
 
@@ -465,8 +465,8 @@ return {
 end)
 
 -- An error that left the block of `local job <close> = q:claim()`, or a loop over q:jobs(),
--- gave its job back untouched: 1,299 runs in two seconds, no attempt spent, no error kept,
--- never dead. A loop that went on without a verdict kept all its jobs claimed.
+-- gave its job back untouched. It ran 1,299 times in two seconds: no attempt spent, no error
+-- kept, never dead. A loop that went on without a verdict kept all its jobs claimed.
 describe("consumers:", function()
   local handle, q
 

@@ -449,8 +449,8 @@ describe("collecting garbage at every instruction", function()
   end)
 end)
 
--- The message for a text that is not JSON quoted the text as it was: with its
--- newlines, and cut in the middle of a character.
+-- The message for a text that is not JSON quoted the text as it was, with its newlines. It was
+-- also cut in the middle of a character.
 describe("a text that is not JSON", function()
   local function message(text)
     local value, why, code = core.decode(text)
@@ -551,9 +551,9 @@ describe("a Retry-After", function()
   end)
 end)
 
--- In a program with a locale that has a decimal comma a handle that waited sent thousands of
--- statements a second, progress was stored as 0, and adopted rows with a number of type
--- DOUBLE failed.
+-- In a program with a locale that has a decimal comma a waiting handle sent thousands of
+-- statements a second. Progress was stored as 0, and adopted rows with a number of type DOUBLE
+-- failed.
 describe("a decimal comma", function()
   local handle, q
 

@@ -378,8 +378,8 @@ describe("slots:", function()
   end)
 end)
 
--- A program that held a lock and took it again through another object waited
--- for itself, 30 seconds unless told; and who else held one was not said.
+-- A program that held a lock and took it again through another object waited for itself, 30
+-- seconds unless told. And who else held one was not said.
 describe("a slot that is held by whoever asks for it", function()
   local url
   before_each(function() url = server.fresh() end)

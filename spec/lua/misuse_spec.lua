@@ -84,9 +84,9 @@ describe("library/nightshift.lua", function()
   end)
 end)
 
--- db:signal and db:reprioritise handed what they got to the core: its words for a
--- wrong argument spoke of a line inside Nightshift; so did job:wait for a policy
--- that there is not. Found by the fuzzer.
+-- db:signal and db:reprioritise handed what they got to the core: its words for a wrong
+-- argument spoke of a line inside Nightshift. So did job:wait for a policy that there is not.
+-- Found by the fuzzer.
 describe("a wrong argument is the caller's, in words:", function()
   local handle
   setup(function() handle = assert(nightshift.open((server.fresh()))) end)
@@ -123,10 +123,10 @@ describe("a wrong argument is the caller's, in words:", function()
   end)
 end)
 
--- Small misuses were answered worse than large ones: a wrong type with a code where all other verbs
--- raise, a raise that named a line of the library, a message of a megabyte, a
--- sequence of nodes that overflowed Lua's stack, and parameters with a check that took time by
--- the square of their number.
+-- Small misuses were answered worse than large ones. A wrong type got a code where all other
+-- verbs raise, a raise named a line of the library, and a message had a megabyte. A sequence of
+-- nodes overflowed Lua's stack, and the check of parameters took time by the square of their
+-- number.
 describe("values of the wrong kind:", function()
   local handle, q
 
@@ -272,10 +272,9 @@ describe("values of the wrong kind:", function()
   end)
 end)
 
--- What stood behind a hole in `after` or in a flow's children was left out in
--- silence: a job did not wait for it, or was never pushed. A node that stood in
--- a flow twice was two jobs, one below itself was a stack overflow, and a child's
--- `parent` was ignored.
+-- What stood behind a hole in `after` or in a flow's children was left out in silence. A job
+-- did not wait for it, or was never pushed. A node that stood in a flow twice was two jobs, one
+-- below itself was a stack overflow, and a child's `parent` was ignored.
 describe("what a job waits for", function()
   local handle
   before_each(function() handle = assert(nightshift.open((server.fresh()))) end)
@@ -327,8 +326,8 @@ describe("what a job waits for", function()
 end)
 
 -- An error was cut at its first NUL on its way through a traceback, and so was a text of
--- job:progress: `error "a\0b"` was kept as "a". What a job says is kept to its last byte,
--- and shown with "\0" in its place.
+-- job:progress. `error "a\0b"` was kept as "a". What a job says is kept to its last byte, and
+-- shown with "\0" in its place.
 describe("a NUL in an error", function()
   -- Each fails with "a", NUL and its name, or has it in front of what follows.
   local SCRIPT = [[
@@ -464,10 +463,10 @@ return {
   end)
 end)
 
--- Text that is not UTF-8 was copied whole for each bad byte: 100,000 such bytes in job:log
--- took five seconds, and an error of 64 KiB of them held its worker for three. An error value with
--- a metatable that is protected by a number or true raised in the library itself: the
--- job stayed claimed, and in a handler the error that was kept was the library's.
+-- Text that is not UTF-8 was copied whole for each bad byte. 100,000 such bytes in job:log took
+-- five seconds, and an error of 64 KiB of them held its worker for three. An error value with a
+-- metatable that is protected by a number or true raised in the library itself. The job stayed
+-- claimed, and in a handler the error that was kept was the library's.
 describe("bytes:", function()
   local job = require "nightshift.job"
 
@@ -533,8 +532,8 @@ describe("bytes:", function()
   end)
 end)
 
--- Characters that turn the direction of text, or hide in it, went to the terminal
--- as they are: a queue or job could look like another one.
+-- Characters that turn the direction of text, or hide in it, went to the terminal as they are.
+-- A queue or job could look like another one.
 describe("a character that cannot be seen", function()
   local HIDDEN = { 0x61C, 0x200B, 0x200E, 0x200F, 0x2028, 0x202A, 0x202E, 0x2060, 0x2066, 0x2069, 0xFEFF, 0xE0041 }
 
@@ -584,9 +583,9 @@ describe("a character that cannot be seen", function()
   end)
 end)
 
--- A host with a log that is read slowly dropped at its end what was not written yet. The line that
--- says how much was lost as well, because the pipe was full, or it told of the same lines that
--- another line had told of: it was not known how many there were.
+-- A host with a log that is read slowly dropped at its end what was not written yet. The line
+-- with the number of lost lines was dropped as well, because the pipe was full. Or it told of
+-- the same lines as another line. So their number was not known.
 describe("the end of a log:", function()
   local url, _, q
   with_database(function(...) _, q, url = ... end)

@@ -99,7 +99,7 @@ describe("tx:ack", function()
 end)
 
 -- Statements that end a transaction (COMMIT, CREATE TABLE, TRUNCATE, BEGIN, LOCK TABLES, a
--- procedure that does) went unnoticed inside db:transaction: what came behind them was
+-- procedure that does) went unnoticed inside db:transaction. What came behind them was
 -- committed statement by statement, and a raise undid nothing.
 describe("a statement that ends the transaction", function()
   local handle
@@ -172,10 +172,11 @@ describe("a statement that ends the transaction", function()
   end)
 end)
 
--- db:transaction committed after a verb in it had failed: a row without its job when the
--- payload was too large, half of two statements when the second was misspelt; and what was
--- returned as nil and a message had been committed all the same. There was no way to let a
--- part fail. tx:ack of a handler's own job made the host warn of a stale verdict each time.
+-- db:transaction committed after a verb in it had failed. There was a row without its job when
+-- the payload was too large, or half of two statements when the second was misspelt. And a
+-- function that returned nil and a message had its work committed all the same. There was no
+-- way to let a part fail. tx:ack of a handler's own job made the host warn of a stale verdict
+-- each time.
 describe("verbs that fail in a transaction:", function()
   local handle, q, url
 

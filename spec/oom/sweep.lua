@@ -810,7 +810,7 @@ describe("a sweep of failing allocations", function()
     local which, forever = way[1], way[2]
     describe(("of the %s heap, %s:"):format(which, forever and "from then on" or "once"), function()
       -- The row of such a claim has its claimant's text, of any length. jansson 2.14 does not
-      -- notice that its buffer could not grow; when the byte that it lost for that is a closing
+      -- notice that its buffer could not grow. When the byte that it lost for that is a closing
       -- quote, it reads on behind the buffer.
       local function may_lose_a_quote(name) return which == "c" and name:find "^adopt_claim" end
       for i = part, #names, parts do

@@ -47,8 +47,8 @@ describe("injection:", function()
 
   describe("SQL", function()
     it("is put together in few places only, from numbers and fixed text", function()
-      -- the ranges of a claim's lanes, the numbers of its names, and the ids of queues: of a
-      -- listener, and of a drain that looks ahead; numbers of verdicts, in a comment
+      -- the ranges of a claim's lanes, the numbers of its names. The ids of queues of a listener and
+      -- of a drain that looks ahead. Also numbers of verdicts, in a comment
       local allowed = { ["src/core/claim/statement.c"] = true, ["src/core/wake/listener.c"] = true,
         ["src/core/claim/promote.c"] = true, ["src/base/buf.c"] = true,
         ["src/core/holder/holder.c"] = true }
@@ -223,8 +223,8 @@ describe("injection:", function()
   end)
 end)
 
--- Passwords stay where they were put: not in what `ps` shows, not in the
--- environment of workers or of what they start, not in logs and messages.
+-- Passwords stay where they were put. They are neither in the output of `ps`, nor in the
+-- environment of workers or their children, nor in logs and messages.
 describe("a password", function()
   local SECRET = "Pass-word_1" -- of db.user
 

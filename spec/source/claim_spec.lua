@@ -188,8 +188,8 @@ describe("adopted rows:", function()
   end
 end)
 
--- Many programs at one table, some of which are killed in the middle of a row: each
--- row is done once in the end, and no two programs have it at the same time.
+-- Many programs at one table, some of which are killed in the middle of a row. Each row is done
+-- once in the end, and no two programs have it at the same time.
 describe("a crowd of programs:", function()
   setup(lab.fresh)
 
@@ -293,8 +293,8 @@ describe("a crowd of programs:", function()
   end)
 end)
 
--- A claim that met a table which had just been altered lost what it had marked: the rows
--- stayed taken for as long as their claimant lived.
+-- A claim that met a table which had just been altered lost what it had marked. The rows stayed
+-- taken for as long as their claimant lived.
 describe("a claim that could not be read", function()
   local db
   lab.handles(1, function(handle) db = handle end)
@@ -322,8 +322,8 @@ describe("a claim that could not be read", function()
   end)
 end)
 
--- A row that the server refuses to mark as taken, because of a trigger or a constraint of
--- the table's people: the rest are done all the same, and the caller is told.
+-- A row that the server refuses to mark as taken, because of a trigger or a constraint of the
+-- table's people. The rest are done all the same, and the caller is told.
 describe("a row that is refused", function()
   local db
   lab.handles(1, function(handle) db = handle end)

@@ -1,6 +1,6 @@
--- Programs that claim one row after the other: a claim is one statement, and so is an ack. All else
--- that a claim and an ack have to see is seen, and a connection that breaks in one leaves each row
--- done once, whatever the program was told.
+-- Programs that claim one row after the other: a claim is one statement, and so is an ack. All
+-- else that a claim and an ack have to see is seen. And a connection that breaks in one leaves
+-- each row done once, whatever the program was told.
 
 local db = require "spec.support.db"
 local designs = require "spec.support.designs"
@@ -121,8 +121,8 @@ describe("a connection that breaks while rows are worked on one by one:", functi
     },
   }
 
-  --- A table of which some rows are done, as fast as they can be; then the verb, with the proxy armed
-  -- for it; then all the rest.
+  --- A table of which some rows are done, as fast as they can be. Then the verb, with the proxy
+  -- armed for it; then all the rest.
   local function try(case, arm)
     assert(direct:execute "DELETE FROM nightshift_finished")
     assert(direct:execute("UPDATE " .. NAME .. " SET status = 'open', claimedBy = NULL, claimedAt = NULL"))

@@ -140,8 +140,8 @@ end
 
 -- ------------------------------------------------------------------ ledger
 
--- What workers write down of the rows that they work on, in one file, and what it
--- says: who has begun and ended which row, in order.
+-- The file in which workers record the rows that they work on, and its contents. It tells which
+-- worker has begun and ended which row, in order.
 local ledger = {}
 crew.ledger = ledger
 

@@ -47,8 +47,8 @@ aria-pagecache-buffer-size=8M
 key-buffer-size=1M
 ]]
 
--- `make test-hostile`: all that a server, a database and an account may have for a default
--- is as odd as it can be, and no client gets the character set that it asks for.
+-- `make test-hostile`: all that a server, a database and an account may have for a default is
+-- as odd as it can be. And no client gets the character set that it asks for.
 local HOSTILE = os.getenv "NIGHTSHIFT_HOSTILE" == "1"
 local ODD = HOSTILE and [[
 character-set-server=latin1
@@ -251,8 +251,8 @@ function Server:empty()
 end
 
 -- A fresh database costs the server 26 tables and the next test's end as many drops. So a
--- database that tests have used is emptied and given out again, when all that it is but for
--- rows is as it was made: its files of definitions, its routines, and no session in it.
+-- database that tests have used is emptied and given out again, if all but its rows is as it
+-- was made. These are its files of definitions, its routines, and no session in it.
 
 local ROUTINES <const> = "SELECT COUNT(*), COALESCE(MAX(modified), 0) FROM mysql.proc WHERE db = '%s'"
 

@@ -7,8 +7,8 @@ local nst = require "nst"
 
 local programs = {}
 
--- One claimer with a connection of its own: claims one job at a time until the queue
--- stays empty, and appends each id to a file.
+-- One claimer with a connection of its own. It claims one job at a time until the queue stays
+-- empty, and appends each id to a file.
 function programs.claimer(url, path)
   local db = assert(nightshift.open(url))
   local q = db:queue "load"

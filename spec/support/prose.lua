@@ -104,10 +104,10 @@ end
 -- A line of a comment without its marks.
 local function unmarked(line) return (line:gsub("%*/$", ""):gsub("^%s*%*+", ""):gsub("^%-+", "")) end
 
---- Calls `fn(line, sentence, words)` for the sentences of a text that begins in a line: of a
--- comment, or of a page without its blocks of code. Lines indented by four columns are code, lines
--- with bars a table; an empty line and an item begin anew. An annotation is no sentence, nor are the
--- lines that it goes on in.
+--- Calls `fn(line, sentence, words)` for the sentences of a text that begins in a line. The text
+-- is a comment, or a page without its blocks of code. Lines indented by four columns are code,
+-- lines with bars a table; an empty line and an item begin anew. An annotation is no sentence,
+-- nor are the lines that it goes on in.
 function prose.sentences(text, line, fn, is_page)
   local words, in_item, annotated = {}, false, false
   local function flush()

@@ -1,9 +1,9 @@
 #!/bin/sh
 # The whole suite in several processes side by side, each with a server of its own:
 # most of it waits for something. A process takes the next file when it is done with one
-# (spec/support/ci.lua). Prints the output of one process after the other, then what failed in any
-# of them, and as the last line "N passed, N failed, N skipped" of all. Called by
-# `make test`; $1: the build folder, the rest: the command of one run.
+# (spec/support/ci.lua). Prints the output of one process after the other, then the failures of
+# all. The last line is "N passed, N failed, N skipped" of all. Called by `make test`; $1: the build
+# folder, the rest: the command of one run.
 #
 # The longest files come first (NIGHTSHIFT_TIMES=FILE make test says how long each takes).
 set -u
@@ -26,8 +26,8 @@ files="$first $(find spec -name '*_spec.lua' | sort | grep -vxF "$first")"
 for file in $files; do : >"$todo/$(echo "$file" | tr / +)"; done
 export NIGHTSHIFT_TODO="$todo"
 
-# What is said once, for all of them: counts, so that who adds them up sees one, and
-# what failed, so that who keeps the end of long output keeps that.
+# Lines that are printed once, for all processes: counts and failures. So a reader adds up nothing,
+# and failures are at the end of long output.
 once='^failed[:|]\|^[0-9]* passed, [0-9]* failed, '
 
 others=

@@ -147,8 +147,8 @@ function Audit:ends(id)
   return ends
 end
 
--- Longest from a fault to a start of a claim that was lost by it: a host that
--- was stopped has sent jobs ahead, a program works on a list.
+-- Longest from a fault to a start of a claim that was lost by it. A host that was stopped has
+-- sent jobs ahead, a program works on a list.
 local LATE = 60
 
 -- Longest pause between two tries to connect, seconds: so long is the end of a fault felt.

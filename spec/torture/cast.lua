@@ -129,9 +129,9 @@ function Cast:any(kind)
   return list[1] and list[math.random(#list)]
 end
 
--- A host may refuse to start while the server is away, and end with 1 when it
--- cannot write its verdicts: it is away, or who is cut off has locked their rows; a member that was
--- killed or told to stop ends as that wants; claimers end by their jobs.
+-- A host may refuse to start while the server is away, and end with 1 when it cannot write its
+-- verdicts. Then the server is away, or a session that is cut off has locked their rows. A
+-- member that was killed or told to stop ends as that wants; claimers end by their jobs.
 local function explained(self, member, how)
   if self.cut_off then self.network_fault = nst.clock() end
   local held = math.max(self.server_fault or -math.huge, self.network_fault or -math.huge)

@@ -7,9 +7,9 @@ local proc = require "spec.support.proc"
 
 -- ---------------------------------------------------------------- old trees
 
--- Large trees that ended long ago, as ballast for prunes: hosts delete them beside all
--- else. Their jobs are not run, so the audit leaves them out (`NAME`) but for one thing:
--- nothing of a tree goes before what is below it, and in the end all has gone.
+-- Large trees that ended long ago, as ballast for prunes: hosts delete them beside all else.
+-- Their jobs are not run, so the audit leaves them out (`NAME`) but for one thing. Nothing of a
+-- tree goes before what is below it, and in the end all has gone.
 local old_tree = {}
 
 --- The name of their jobs.
@@ -56,9 +56,9 @@ end
 
 -- ------------------------------------------------------------------- places
 
--- Has every host the places of all its workers, after all that it went through? Jobs that
--- last until they are told are pushed, more than hosts claim ahead; each host has to run as
--- many of them at once as it has workers.
+-- Has every host the places of all its workers, after all that it went through? Jobs that last
+-- until they are told are pushed, more than hosts claim ahead. Each host has to run as many of
+-- them at once as it has workers.
 local places = {}
 
 local AHEAD <const> = 70 -- jobs per worker: more than one is ever sent

@@ -136,8 +136,8 @@ local function cut(cast, n)
   for _, statement in ipairs(text) do pcall(cast.server.sql, cast.server, statement) end
 end
 
--- Statements are cut, whatever they are and whosever: that costs no claim, so it touches no member;
--- who is told GONE or BUSY may have to let go of one.
+-- Statements are cut, whatever they are and whosever: that costs no claim, so it touches no
+-- member. Who is told GONE or BUSY may have to let go of one.
 local function cut_statements(cast)
   local ok, handle = pcall(nightshift.open, cast.url)
   if not ok or not handle then return end

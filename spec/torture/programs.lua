@@ -9,9 +9,9 @@ local journal = require "spec.torture.journal"
 
 local roles = {}
 
--- An embedded claimer: a plain Lua program that claims by itself, one job or
--- many, acks now and then in a transaction with a row of its own, and dies as
--- its jobs tell it. It has the environment of outcomes.lua.
+-- An embedded claimer: a plain Lua program that claims by itself, one job or many. It acks now
+-- and then in a transaction with a row of its own, and dies as its jobs tell it. It has the
+-- environment of outcomes.lua.
 --
 --   lease  TIME ID RUN SECONDS                in `runs`: a claim that runs out
 --   answer TIME ID RUN VERDICT ok|CODE        what the verb said
@@ -297,9 +297,9 @@ function roles.pusher(url, seed, folder, name)
   journal.writer(folder, "counters")("pusher", table.unpack(words))
 end
 
--- The verbs from outside, one at a time: cancel, retry, run-now, pause and
--- resume; and a stranger's transaction that holds rows of ours for a while. Its
--- lines in `verbs`, a second one after each verb:
+-- The verbs from outside, one at a time: cancel, retry, run-now, pause and resume. And a
+-- stranger's transaction that holds rows of ours for a while. Its lines in `verbs`, a second
+-- one after each verb:
 --
 --   cancel  TIME ID intend|ok|CODE
 --   retry   TIME ID RUN OUTCOME intend|ok|CODE    of the end that is undone

@@ -24,8 +24,8 @@ local seed = math.tointeger(tonumber(arg[2])) or os.time() % 100000
 local groups = arg[3] ~= "" and arg[3] or "all"
 local hosts, workers = tonumber(arg[4]) or 3, tonumber(arg[5]) or 4
 
--- Longest that the rest may take once the faults have stopped: a grace after a
--- restart of the server, a host that was cut off, some backoffs, some polls.
+-- Longest time for the rest once the faults have stopped. It covers a grace after a restart of
+-- the server, a host that was cut off, some backoffs, some polls.
 local DRAIN_LIMIT = proc.limit(150)
 
 math.randomseed(seed)

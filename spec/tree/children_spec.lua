@@ -6,8 +6,8 @@ local nightshift = require "nightshift"
 local nst = require "nst"
 local proc = require "spec.support.proc"
 
--- Children that a host's workers spawn, with siblings to wait for: what a worker
--- says of them is kept until it is written, however many speak at once.
+-- Children that a host's workers spawn, with siblings to wait for. What a worker says of them
+-- is kept until it is written, however many speak at once.
 it("hundreds of parents of siblings that wait for each other, in one host", function()
   local PARENTS = 400
   local url, name = db.fresh()
@@ -130,8 +130,8 @@ return {
   end)
 end)
 
--- `job:spawn` waits for an id while the server is away, and did so in C: a job that was to
--- stop meanwhile could not be told, and its worker was killed instead.
+-- `job:spawn` waits for an id while the server is away, and did so in C. A job that was to stop
+-- meanwhile could not be told, and its worker was killed instead.
 describe("a job that spawns while the server is away", function()
   local SCRIPT = [[
 return {
@@ -328,8 +328,8 @@ return {
   end)
 end)
 
--- A host's cycle wrote whatever verdicts had come in, with up to a hundred children each: of
--- 16 workers some thousands of rows, of 32 ten times that, and jobs of all other queues
+-- A host's cycle wrote all verdicts that had come in, with up to a hundred children each. For
+-- 16 workers these were some thousands of rows, for 32 ten times that. Jobs of all other queues
 -- waited for them.
 describe("jobs that spawn 90 children each", function()
   local CHILDREN, PARENTS = 90, 800
@@ -376,8 +376,8 @@ return {
   end)
 end)
 
--- A dependent that was locked while a verdict with many children was written was told by
--- the next look: up to ten seconds after its row was free.
+-- A dependent that was locked while a verdict with many children was written was told by the
+-- next look. That came up to ten seconds after its row was free.
 describe("a dependent of a job with many children", function()
   local SCRIPT = [[return {
   many = function(job)
@@ -412,7 +412,7 @@ end)
 
 -- A host's thread that talks to the database also fetched the ids of children, when a worker
 -- asked for them. While a ring of its own lasted, two seconds when a KILL QUERY had to wait,
--- handlers that spawned waited with it, and could run out of time. A host keeps a stock.
+-- handlers that spawned waited with it. They could run out of time. A host keeps a stock.
 describe("a handler that spawns", function()
   local SCRIPT <const> = [[return {
   parent = function(job)
@@ -459,8 +459,8 @@ describe("a handler that spawns", function()
   end)
 end)
 
--- What a spawned child was to wait for was not copied out of the worker's report:
--- the host read it from memory that held the next report by then.
+-- What a spawned child was to wait for was not copied out of the worker's report. The host read
+-- it from memory that held the next report by then.
 describe("children that handlers spawn after each other", function()
   it("wait for each other, however many reports a host gets at once", function()
     local url, name = db.fresh()
@@ -482,9 +482,9 @@ describe("children that handlers spawn after each other", function()
   end)
 end)
 
--- Children that were spawned after a job that had failed fell before the other
--- jobs of their batch had ended: out of the order of their ids, by which the
--- host then looked for those, and it crashed.
+-- Children that were spawned after a failed job fell before the other jobs of their batch had
+-- ended. They were out of the order of their ids, by which the host then looked for them, and
+-- it crashed.
 describe("children that fall as they are spawned", function()
   local HANDLERS = [[
 return {

@@ -8,8 +8,8 @@ local host = require "spec.support.host"
 local nightshift = require "nightshift"
 local nst = require "nst"
 
--- Random graphs of jobs with ends that are known beforehand, whatever is killed
--- while they run: what each job is to do stands in its payload.
+-- Random graphs of jobs with ends that are known beforehand, whatever is killed while they run.
+-- What each job is to do stands in its payload.
 --
 --     local graph = dags.make(200)
 --     dags.push(handle, graph)

@@ -222,9 +222,8 @@ describe("an open transaction", function()
   end)
 end)
 
--- An open transaction held a job that waited, for another or for its
--- children: the host that ended what it waited for waited, too, with all its
--- other jobs, until that transaction ended.
+-- An open transaction held a job that waited, for another or for its children. The host that
+-- ended what it waited for waited, too, with all its other jobs, until that transaction ended.
 describe("an open transaction", function()
   local HANDLERS = [[return {
   parent = function(job)
@@ -344,10 +343,9 @@ describe("an open transaction that was refused a unique key", function()
   end)
 end)
 
--- An open transaction had been refused the unique key of a dependent
--- that fell, or had pushed a dependent of the next job: the session that ended what they waited
--- for, a host too, waited for that transaction, though it held none of
--- the jobs.
+-- An open transaction had been refused the unique key of a dependent that fell, or had pushed a
+-- dependent of the next job. The session that ended what they waited for, a host too, waited
+-- for that transaction, though it held none of the jobs.
 describe("an open transaction", function()
   local handle, other, q
 
@@ -391,8 +389,8 @@ describe("an open transaction", function()
   end)
 end)
 
--- A long chain of jobs, each waiting for the one before: as the first failed, all
--- of it was cancelled by a function that called itself, and the stack ended.
+-- A long chain of jobs, each waiting for the one before. As the first failed, all of it was
+-- cancelled by a function that called itself, and the stack ended.
 describe("a long chain of jobs", function()
   local LENGTH = 1500
 
@@ -419,8 +417,8 @@ db:close()]]
   end)
 end)
 
--- Another priority took the job's row out of scheduled only if it was not locked,
--- and then put in a new one: with the old one still there that was DUPLICATE.
+-- Another priority took the job's row out of scheduled only if it was not locked, and then put
+-- in a new one. With the old one still there that was DUPLICATE.
 it("a job due later gets its priority though somebody holds its row for a moment", function()
   local url = db.fresh()
   local handle <close> = assert(nightshift.open(url))

@@ -95,8 +95,8 @@ describe("policies:", function()
 
   -- ------------------------------------------------------------------ the parents
 
-  -- Each makes a parent in a queue of its own, with the child of `kid`, a function
-  -- that pushes it (or, given a job, spawns it); `cell` is what it is remembered by.
+  -- Each makes a parent in a queue of its own. `kid` is a function that pushes its child (or,
+  -- given a job, spawns it). `cell` remembers it.
   local function push_parent(cell, options)
     cell.id = assert(cell.q:push("parent", nil, options))
     return cell.id
@@ -190,7 +190,7 @@ describe("policies:", function()
     return cell.other and "waiting" or "ready"
   end
 
-  -- The rule of a parent that waits after that: a child with a failure that came while it ran
+  -- The rule of a parent that waits after that. A child with a failure that came while it ran
   -- counts, one that it knew of before does not.
   local function in_the_end(cell, now, failed)
     if now == "done" or now == "dead" or now == "cancelled" then return now end
@@ -361,8 +361,8 @@ describe("policies:", function()
 
   -- ---------------------------------------------------------- the verdicts of a run
 
-  -- What becomes of a child that a run has spawned, by the run's verdict: its state
-  -- (nil: it was dropped) and then, when the parent has come to a good or a bad end.
+  -- The state of a child that a run has spawned, by the run's verdict (nil: it was dropped).
+  -- Then its state when the parent has come to a good or a bad end.
   local VERDICTS = {
     { "done", function(job) return job:ack() end, "ready" },
     { "wait", function(job) return job:wait() end, "ready" },

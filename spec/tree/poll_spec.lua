@@ -263,8 +263,8 @@ describe("polls:", function()
   end)
 end)
 
--- A retried job had no deadline any more: a poll that had given up at its deadline
--- and was retried polled for ever, and its on_timeout was never called.
+-- A retried job had no deadline any more. A poll that had given up at its deadline and was
+-- retried polled for ever, and its on_timeout was never called.
 describe("a job that is retried", function()
   it("has as long as it had at first", function()
     local handle <close> = assert(nightshift.open((db.fresh())))
@@ -287,9 +287,9 @@ describe("a job that is retried", function()
   end)
 end)
 
--- A deadline brings forward when a job is due, so that it ends then. A later one, or
--- none, left it there: a job of tomorrow ran at the deadline that had been taken
--- back, and who waited for a signal was told that there was no answer.
+-- A deadline brings forward when a job is due, so that it ends then. A later one, or none, left
+-- it there: a job of tomorrow ran at the deadline that had been taken back. A job that waited
+-- for a signal was told that there was no answer.
 describe("another deadline", function()
   local handle, q
 
@@ -354,9 +354,9 @@ describe("another deadline", function()
   end)
 end)
 
--- A poll that raised shortly before its deadline, or at its last look, was dead
--- at once, reason "deadline", as its backoff would have ended later: with nine
--- attempts left, without a last look, and on_timeout was never called.
+-- A poll that raised shortly before its deadline, or at its last look, was dead at once, reason
+-- "deadline": its backoff ended later. It had nine attempts left, had no last look, and
+-- on_timeout was never called.
 describe("a poll that fails before its deadline", function()
   local handle, h
 
@@ -400,7 +400,7 @@ describe("a poll that fails before its deadline", function()
   end)
 end)
 
--- A handler that forgot `if job.phase == 0` spawned and waited without end, and one that waited
+-- A handler that forgot `if job.phase == 0` spawned and waited without end. And one that waited
 -- for children that it did not have ran hundreds of times a second: no budget was spent, and
 -- nothing was said.
 describe("phases:", function()

@@ -259,8 +259,8 @@ describe("aging", function()
   end)
 end)
 
--- Another priority for a whole tree moved its jobs and was forgotten when they
--- ended: the history had the old one, and so had who ran again.
+-- Another priority for a whole tree moved its jobs and was forgotten when they ended. The
+-- history had the old one, and so had who ran again.
 describe("the priority of a tree", function()
   local handle, q
 

@@ -126,9 +126,8 @@ describe("pruning a tree", function()
   end)
 end)
 
--- A host that pruned the history of trees took each of a thousand in a
--- transaction of its own, and all of them in one go: its jobs waited for a second
--- and more, once a second.
+-- A host that pruned the history of trees took each of a thousand in a transaction of its own,
+-- all in one go. Its jobs waited for a second and more, once a second.
 describe("the history of many small trees", function()
   it("goes a bounded number of rows at a time beside a host's jobs", function()
     local url, name = db.fresh()
@@ -157,8 +156,8 @@ describe("the history of many small trees", function()
   end)
 end)
 
--- A prune that had to be run again, because a row of it was locked, went on behind the
--- rows that its first try had read, and left up to 1,000 of them.
+-- A prune was run again, because a row of it was locked. It went on behind the rows that its
+-- first try had read, and left up to 1,000 of them.
 describe("a prune whose transaction is run again", function()
   it("deletes all that it was asked to", function()
     local url, name = db.fresh()
@@ -181,10 +180,10 @@ describe("a prune whose transaction is run again", function()
   end)
 end)
 
--- A host deleted old history, and gave back what the dead had held, in the thread that
--- starts jobs, settles them and tells that the host lives. The bound on a prune was looked
--- at between two trees, so one tree of 100,000 jobs kept the jobs of all queues waiting
--- for more than a second, and a session that locked a row of it, for as long as it held that.
+-- A host deleted old history, and gave back claims of dead holders, in its main thread. That
+-- thread starts jobs, settles them and tells that the host lives. The bound on a prune was
+-- looked at between two trees. So one tree of 100,000 jobs kept the jobs of all queues waiting
+-- for more than a second. A session that locked a row of it did so for as long as it held that.
 describe("a host that deletes a large tree of old jobs", function()
   local CHILDREN = tonumber(os.getenv "CHILDREN") or 12000 -- 300000 takes some minutes
 
@@ -248,8 +247,8 @@ describe("a host that deletes a large tree of old jobs", function()
   end)
 end)
 
--- A prune read all children of a job in one statement, 300,000 of them in seconds; what
--- waited for the same connection of the host, a large verdict for one, waited for its end.
+-- A prune read all children of a job in one statement, 300,000 of them in seconds. What waited
+-- for the same connection of the host, a large verdict for one, waited for its end.
 describe("a prune of a large tree", function()
   local MOST = 6000 -- rows that a statement of a prune reads
   local CHILDREN = 9000
@@ -299,7 +298,7 @@ describe("a prune of a large tree", function()
 end)
 
 -- A prune looked through a whole tree for each thousand of its jobs, only to find each time
--- that its last job is younger: a tree of 300,000 was read three hundred times.
+-- that its last job is younger. A tree of 300,000 was read three hundred times.
 describe("a prune of a large tree whose last job is younger", function()
   local CHILDREN = 12000
 
@@ -328,9 +327,9 @@ describe("a prune of a large tree whose last job is younger", function()
   end)
 end)
 
--- A host's prune waited, a minute and more, for a session that held a row of what it was to delete;
--- so did what is written and given back on the same connection: large verdicts, claims of
--- the dead.
+-- A host's prune waited, a minute and more, for a session that held a row of what it was to
+-- delete. So did what is written and given back on the same connection: large verdicts, claims
+-- of the dead.
 describe("a host whose prune meets a row that somebody holds", function()
   local CHILDREN = 4000
 

@@ -178,8 +178,8 @@ describe("job.results of a job with after", function()
   end)
 end)
 
--- Many that end at once, and one that waits for all of them: it runs once, after
--- the last, with all their results, whatever is killed in the middle.
+-- Many that end at once, and one that waits for all of them. It runs once, after the last, with
+-- all their results, whatever is killed in the middle.
 describe("fan-in:", function()
   local function lines(path)
     local list = {}
@@ -388,8 +388,8 @@ db:close()]]
 
   -- ------------------------------------------------ a push against an end
 
-  -- One pushes a job and then, a moment later, one that waits for it; another has
-  -- claimed and ended it by then, or is about to, or does so meanwhile.
+  -- One pushes a job and then, a moment later, one that waits for it. Another has claimed and
+  -- ended it by then, or is about to, or does so meanwhile.
   local PUSHER = [[
 local nightshift = require "nightshift"
 local url, seed, rounds = arg[1], tonumber(arg[2]), tonumber(arg[3])
@@ -454,9 +454,9 @@ db:close()]]
   end)
 end)
 
--- job.results was in the order of the children's ids. The worker that ran the parent takes
--- ids from a block of its own, so children of a later run, spawned on
--- another host or by another worker, could stand before those of an earlier one.
+-- job.results was in the order of the children's ids. The worker that ran the parent takes ids
+-- from a block of its own. So children of a later run, spawned on another host or by another
+-- worker, could stand before those of an earlier one.
 describe("job.results", function()
   it("is in the order of spawning, whoever ran the parent", function()
     local url = db.fresh()
@@ -477,9 +477,9 @@ describe("job.results", function()
   end)
 end)
 
--- A job that was retried still had the children of its earlier life in
--- job.results, so what a handler finds there is not what it has spawned: the
--- failed child that ended the first life came first.
+-- A job that was retried still had the children of its earlier life in job.results. So what a
+-- handler finds there is not what it has spawned: the failed child that ended the first life
+-- came first.
 describe("a parent that is retried", function()
   it("has the children of this life in job.results", function()
     local handle = assert(nightshift.open(db.fresh()))
@@ -502,8 +502,8 @@ describe("a parent that is retried", function()
   end)
 end)
 
--- A job that waited once more after some of its children had been pruned: its
--- verdict was never written, because those were neither live nor ended.
+-- A job that waited once more after some of its children had been pruned. Its verdict was never
+-- written, because those were neither live nor ended.
 describe("a job whose earlier children are in no history any more", function()
   it("can wait for others", function()
     local url, name = db.fresh()

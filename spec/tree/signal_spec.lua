@@ -314,9 +314,9 @@ describe("signals:", function()
   end)
 end)
 
--- A signal that came while the run was at work that the one before it had woken
--- was deleted with that run's verdict: a job that waits for one after the other
--- missed it and slept until its deadline.
+-- A signal that came while the run was at work that the one before it had woken was deleted
+-- with that run's verdict. A job that waits for one after the other missed it and slept until
+-- its deadline.
 describe("a signal that comes while the one before is dealt with", function()
   it("satisfies the next wait", function()
     local handle <close> = assert(nightshift.open((db.fresh())))
@@ -333,9 +333,8 @@ describe("a signal that comes while the one before is dealt with", function()
   end)
 end)
 
--- A job that had waited for a signal and then failed, or polled, ran at once when
--- another signal of that name came: their sender could undo its backoff. It
--- was shown as waiting, too.
+-- A job that had waited for a signal and then failed, or polled, ran at once when another
+-- signal of that name came. Their sender could undo its backoff. It was shown as waiting, too.
 describe("a job that has waited for a signal", function()
   local handle, q, id
 
@@ -368,9 +367,9 @@ describe("a job that has waited for a signal", function()
   end)
 end)
 
--- A signal moved the job's row in scheduled and left its due time at the
--- deadline: until it was promoted the job was "waiting", and another priority in
--- between scheduled it for the deadline again, without a second signal for ever.
+-- A signal moved the job's row in scheduled and left its due time at the deadline. Until it was
+-- promoted the job was "waiting", and another priority in between scheduled it for the deadline
+-- again, without a second signal for ever.
 describe("a job whose signal has come", function()
   local handle, q
   with_database(function(...) handle, q = ... end)
@@ -387,9 +386,9 @@ describe("a job whose signal has come", function()
   end)
 end)
 
--- A job that had once waited for a signal looked as if it still did, whenever it
--- was due later: as "waiting" while it polled or stood in its backoff; and any
--- further signal cut its delay short.
+-- A job that had once waited for a signal looked as if it still did, whenever it was due later.
+-- It was "waiting" while it polled or stood in its backoff, and any further signal cut its
+-- delay short.
 describe("a job that has waited for a signal", function()
   local handle, q, id
   with_database(function(...)
@@ -416,9 +415,8 @@ describe("a job that has waited for a signal", function()
   end
 end)
 
--- A job past its own deadline that waited for a signal, as handlers do that ask
--- `if job.signal == nil` and not for the phase, ran again at once, without end:
--- a thousand runs a second.
+-- A job past its own deadline waited for a signal, as handlers do that ask `if job.signal ==
+-- nil` and not for the phase. It ran again at once, without end: a thousand runs a second.
 describe("a job that waits for a signal after its own deadline", function()
   local handle, q
 

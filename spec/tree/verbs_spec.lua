@@ -379,10 +379,10 @@ describe("a deep tree that is retried while it falls", function()
   end)
 end)
 
--- A retry of a tree counted what a parked parent waits for anew, and left out a child that
--- had ended and of which the parent was not told yet. Once it was, the parent ran beside
--- the children that were left; or its last edges were more than it waited for, and no
--- cycle that came with them could be written.
+-- A retry of a tree counted anew the jobs that a parked parent waits for. It left out a child
+-- that had ended and of which the parent was not told yet. Once it was, the parent ran beside
+-- the children that were left. Or its last edges were more than it waited for, and no cycle
+-- that came with them could be written.
 describe("a parent whose tree is retried while a child ends", function()
   local handle, q, url, parent
 
@@ -397,8 +397,8 @@ describe("a parent whose tree is retried while a child ends", function()
     other._handle:rollback()
   end
 
-  -- Of 'n' claimed children of a parked parent the first one fails, the second ends while
-  -- the parent cannot be told, and the tree is retried. Returns them.
+  -- Of 'n' claimed children of a parked parent the first one fails, the second ends while the
+  -- parent cannot be told. Then the tree is retried. Returns them.
   local function family(n)
     parent = assert(q:push "parent")
     local job = assert(q:claim())
@@ -431,9 +431,9 @@ describe("a parent whose tree is retried while a child ends", function()
   end)
 end)
 
--- A job had been cancelled while another that it waited for still ran. An open transaction
--- ran it again, and so had deleted its edge: the host on which
--- the other ended waited for that transaction, with all its jobs.
+-- A job had been cancelled while another that it waited for still ran. An open transaction ran
+-- it again, and so had deleted its edge. The host on which the other ended waited for that
+-- transaction, with all its jobs.
 describe("an open transaction that has retried a job", function()
   local HANDLERS = [[return {
   other = function() end,
@@ -823,8 +823,8 @@ describe("run_now", function()
   end)
 end)
 
--- Jobs borrowed the name of their queue from an array that grew when another queue was met:
--- those that waited in a host, in another thread, were left with the name in freed memory.
+-- Jobs borrowed the name of their queue from an array that grew when another queue was met.
+-- Those that waited in a host, in another thread, were left with the name in freed memory.
 it("jobs that wait in a host keep their queue's name while queues appear", function()
   local HANDLERS = [[
   local nst = require "nst"

@@ -167,8 +167,8 @@ describe("waits:", function()
   end)
 end)
 
--- A child that waited for its parent, was cancelled and retried, kept its edge:
--- the parent's end then counted its unmet jobs below zero and was refused.
+-- A child that waited for its parent, was cancelled and retried, kept its edge. The parent's
+-- end then counted its unmet jobs below zero and was refused.
 describe("a waiting child that is cancelled and retried", function()
   it("runs, and its parent can end", function()
     local handle <close> = assert(nightshift.open((db.fresh())))
@@ -262,10 +262,9 @@ describe("a parent and a child that wait for each other", function()
   end)
 end)
 
--- A job that was cancelled while it waited left behind what it waited for.
--- Retried, and waiting anew, it was told of the end of those it no longer waited
--- for, and ran before its children had ended; or could not wait at all, because
--- it "waited" already.
+-- A job that was cancelled while it waited left behind what it waited for. Retried, and waiting
+-- anew, it was told of the end of jobs it no longer waited for, and ran before its children had
+-- ended. Or it could not wait at all, because it "waited" already.
 describe("a job that waited, was cancelled and retried", function()
   local handle, q, name
 
@@ -313,9 +312,9 @@ describe("a job that waited, was cancelled and retried", function()
   end)
 end)
 
--- A child that was spawned after a job that had failed was cancelled as it was
--- written, and its parent, which was to be dead when a child fails, ran again. So
--- it did when a child that it had pushed failed faster than its own verdict came.
+-- A child that was spawned after a job that had failed was cancelled as it was written. And its
+-- parent, which was to be dead when a child fails, ran again. So it did when a child that it
+-- had pushed failed faster than its own verdict came.
 describe("a child that fails before its parent waits", function()
   local url, handle, q
 
@@ -503,9 +502,9 @@ describe("a parent that waits after it has said again", function()
   end)
 end)
 
--- Two parents that parked in overlapping transactions, with children that waited crosswise
--- for jobs behind the other parent: each alone was refused, together
--- they waited for each other for ever.
+-- Two parents that parked in overlapping transactions, with children that waited crosswise for
+-- jobs behind the other parent. Each alone was refused, together they waited for each other for
+-- ever.
 describe("two waits that would close a circle together", function()
   local url, one, two
 
@@ -565,9 +564,8 @@ describe("two waits that would close a circle together", function()
   end)
 end)
 
--- A parent and its child that were parked in one batch, each with its half of a
--- circle: both looked before either had written, neither was refused, and all of them
--- waited for ever.
+-- A parent and its child that were parked in one batch, each with its half of a circle. Both
+-- looked before either had written, neither was refused, and all of them waited for ever.
 describe("a circle that a parent and its child close at one moment", function()
   -- Each says that it runs, goes on when its file is there, and says so.
   local HANDLERS = [[

@@ -433,8 +433,8 @@ describe("reasons:", function()
   end)
 end)
 
--- db:why counted a worker that is reserved for another queue as free: a job that it
--- would never take "is ready, and it comes next" for as long as the rest were busy.
+-- db:why counted a worker that is reserved for another queue as free. A job that it would never
+-- take "is ready, and it comes next" for as long as the rest were busy.
 describe("why, with workers that are reserved,", function()
   local NAP = [[return { nap = function() os.execute "sleep 600" end }]]
 
@@ -464,10 +464,10 @@ describe("why, with workers that are reserved,", function()
   end)
 end)
 
--- A host with jobs that had been short and then were long claimed further ones ahead,
--- sent them behind the long ones, took them back after 20 ms and claimed them again:
--- fifty commits a second and as many runs of each job, for as long as the long ones
--- took; db:why said that it "has been running for 0.0s".
+-- A host had jobs that had been short and then were long. It claimed further ones ahead, sent
+-- them behind the long ones, took them back after 20 ms and claimed them again. That were fifty
+-- commits a second and as many runs of each job, for as long as the long ones took. db:why said
+-- that it "has been running for 0.0s".
 describe("a host whose workers all have a long job", function()
   local SCRIPT = [[return { short = function() end, long = function() os.execute "sleep 600" end }]]
 
@@ -497,7 +497,7 @@ describe("a host whose workers all have a long job", function()
 end)
 
 -- The reason of a cancel was kept as an error, and the log of the host said that the claim was
--- lost; why counted the attempts of a job that crashes.
+-- lost. Why counted the attempts of a job that crashes.
 describe("cancelled:", function()
   local handle, q, url
 

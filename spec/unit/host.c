@@ -315,8 +315,8 @@ static void ring_wakes(void) {
   munmap(r, sizeof *r);
 }
 
-/* Once a writer that had filled the ring again between a take and the look who
-** waits for it slept for ever: the look took back what it had said. */
+/* Once a writer that had filled the ring again between a take and the look who waits for it
+** slept for ever. The look took back what it had said. */
 static void ring_refilled(void) {
   enum { TIMES = 20000 };
   nsh_ring *r = shared(sizeof *r);

@@ -349,7 +349,7 @@ typedef enum ns_verb {
   NS_TREE_PRIORITY, /* 'n' */
   NS_TREE_RUN_NOW,  /* scheduled jobs become ready; jobs that wait for a signal wait on */
   NS_TREE_DEADLINE, /* 'n' µs from now; -1: none any more */
-  NS_TREE_RETRY     /* failed jobs run again, and so do jobs cancelled for want of them */
+  NS_TREE_RETRY     /* failed jobs run again, each waiting for the same jobs as before */
 } ns_verb;
 
 /* Works through the tree from its top, some hundred jobs a transaction: when it

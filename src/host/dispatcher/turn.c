@@ -71,7 +71,7 @@ static int by_token(const void *a, const void *b) {
 /* There may be as many as the host has workers, so they are sorted. */
 void nsh_turn_lost(nsh_dispatch *d, const nsh_turn *t, ns_sign *signs, size_t n) {
   bool any = false;
-  qsort(signs, n, sizeof *signs, by_token); /* the signs in a table are in the order of workers */
+  qsort(signs, n, sizeof *signs, by_token); /* signs come in the order of workers */
   nsh_exchange_lock(d->exchange);
   for (size_t i = 0; i < t->ntouches; i++) {
     ns_sign key = {.id = t->touches[i].id, .run = t->touches[i].run};
