@@ -183,8 +183,9 @@ local function settle(self, verdict)
   local settled, more, code = self._backend.settle(self, verdict)
   if settled or code == "STALE" then self._settled = verdict.kind end
   if not settled then return nil, more, code end
-  if ENDS[verdict.kind] or more == nil then return true end
-  return true, more
+  if ENDS[verdict.kind] then return true end
+  if more == nil then return settled end
+  return settled, more
 end
 
 --- Ends the job as done.
