@@ -543,3 +543,43 @@ describe("a reload while 32 generations are alive", function()
     h:wait(20)
   end)
 end)
+
+-- A host in a terminal, as people try it.
+describe("a terminal that is closed", function()
+  local url
+  with_database(function(_, _, u) url = u end)
+
+  -- A host in a terminal of its own, and the path of its log.
+  local function start(prefix)
+    local folder = fixture.dir()
+    local log = folder .. "/log"
+    local command = ("exec %s %s work %s 2>%s"):format(prefix, proc.program,
+      fixture.file("jobs.lua", "return { noop = function() end }"), log)
+    local terminal = proc.start { "script", "-qec", command, "/dev/null", env = { NIGHTSHIFT_URL = url } }
+    local function logged(text)
+      local file <close> = io.open(log)
+      return file and file:read("a"):find(text, 1, true)
+    end
+    eventually(function() return logged "host.ready" end)
+    return terminal, logged
+  end
+
+  it("ends the host, which does not read its scripts again", function()
+    local terminal, logged = start ""
+    terminal:signal "KILL"
+    eventually(function() return logged "host.end" end)
+    assert.is_truthy(logged 'event=host.drain why="its terminal was closed"')
+    assert.is_nil(logged "reload.done")
+  end)
+
+  it("ends no host under nohup", function()
+    local terminal, logged = start "nohup"
+    local host_pid = host.member(terminal.pid, "nightshift") or host.children(terminal.pid)[1]
+    terminal:signal "KILL"
+    nst.kill(host_pid, "HUP")
+    eventually(function() return logged "reload.done" end)
+    assert.is_nil(logged "host.drain")
+    nst.kill(host_pid, "TERM")
+    eventually(function() return logged "host.end" end)
+  end)
+end)

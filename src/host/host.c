@@ -7,10 +7,12 @@
 */
 #include "host.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include "clock.h"
@@ -248,11 +250,32 @@ static void on_stop_signal(nsh_host *h, int sig) {
     nsh_mode_leave_now(h);
 }
 
+/* The terminal that the host was started from; -1: none, or its end does not matter (nohup). */
+static int open_terminal(void) {
+  struct sigaction now;
+  if (sigaction(SIGHUP, NULL, &now) == 0 && now.sa_handler == SIG_IGN)
+    return -1;
+  return open("/dev/tty", O_RDWR | O_NOCTTY | O_CLOEXEC);
+}
+
+/* A HUP came. Was it for a terminal that is closed, and not for the scripts? */
+static bool is_terminal_closed(const nsh_host *h) {
+  struct termios settings;
+  return h->terminal >= 0 && tcgetattr(h->terminal, &settings) != 0;
+}
+
+static void on_hup(nsh_host *h) {
+  if (!is_terminal_closed(h))
+    reload_scripts(h);
+  else if (h->mode == NSH_MODE_RUNNING)
+    nsh_mode_drain(h, "its terminal was closed");
+}
+
 static void on_signal(void *arg, int sig) {
   nsh_host *h = arg;
   switch (sig) {
   case SIGHUP:
-    reload_scripts(h);
+    on_hup(h);
     break;
   case SIGUSR1:
     nsh_watchdog_dump(&h->pools);
@@ -377,6 +400,7 @@ int nsh_host_run(const nsh_config *cfg, ns_buf *known) {
     complain(err.message, strlen(err.message));
     return NSH_EXIT_FAILURE;
   }
+  h->terminal = open_terminal();
   ns_log_spool();
   open_host(h, seed);
   run_loop(h);
@@ -387,6 +411,8 @@ int nsh_host_run(const nsh_config *cfg, ns_buf *known) {
   if (h->drained && h->exchange.names != NULL)
     ns_buf_addf(known, "%s\n", h->exchange.names);
   close_host(h);
+  if (h->terminal >= 0)
+    close(h->terminal);
   close(h->wakeup[0]);
   close(h->wakeup[1]);
   nsh_slots_unmap(h->slots, cfg->workers);

@@ -178,6 +178,7 @@ typedef struct nsh_host {
   nsh_slots *slots;
   int wakeup[2]; /* workers write to [1] */
   pid_t seed;
+  int terminal; /* of the host; -1: none, or it does not matter */
   nsh_family family;
   nsh_exchange exchange;
   nsh_dispatch *dispatch;
