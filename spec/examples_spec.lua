@@ -363,6 +363,19 @@ end)
 
 -- The archive demo on small folders of its own: odd names, what cannot be
 -- read, and a worker that is killed in the middle.
+describe("the schedules", function()
+  it("are declared, and run when they are told to", function()
+    local url = db.fresh()
+    local handle <close> = assert(nightshift.open(url))
+    assert.equal(0, (host.drain(url, "examples/schedules/jobs.lua")))
+    local rows = assert(handle:schedules())
+    assert.same({ "cache.clean", "report.daily" }, { rows[1].name, rows[2].name })
+    local id = assert(handle:schedule_run "report.daily")
+    assert.equal(0, (host.drain(url, "examples/schedules/jobs.lua")))
+    assert.same({ pages = 3 }, handle:job(id).result)
+  end)
+end)
+
 describe("make demo", function()
   local ROOT = assert(io.popen "pwd"):read "l"
   local BUILD = os.getenv "NIGHTSHIFT_BUILD" or "build"

@@ -11,6 +11,7 @@
 local checks = require "spec.torture.checks"
 local journal = require "spec.torture.journal"
 local torture_rows = require "spec.torture.rows"
+local torture_ticks = require "spec.torture.ticks"
 
 local audit = {}
 
@@ -115,7 +116,7 @@ local function read_history(db)
   each(db, [[SELECT id, outcome, reason, run, parent, JSON_VALUE(payload, '$.tag') AS tag,
     CAST(JSON_VALUE(payload, '$.after') AS SIGNED) AS after
     FROM nightshift_finished WHERE id > ? AND name NOT IN (']] .. checks.old_tree.NAME .. "', '" .. torture_rows.NAME
-    .. "') ORDER BY id LIMIT 5000", function(row) history[row.id] = row end)
+    .. "', '" .. torture_ticks.NAME .. "') ORDER BY id LIMIT 5000", function(row) history[row.id] = row end)
   local live = {}
   each(db, "SELECT id FROM nightshift_job WHERE id > ? ORDER BY id LIMIT 5000", function(row) live[row.id] = true end)
   each(db, [[SELECT job_id AS id, GROUP_CONCAT(run, ':', kind) AS list FROM nightshift_attempt

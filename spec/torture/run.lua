@@ -18,6 +18,7 @@ local monkey = require "spec.torture.monkey"
 local proc = require "spec.support.proc"
 local proxy = require "spec.support.proxy"
 local torture_rows = require "spec.torture.rows"
+local torture_ticks = require "spec.torture.ticks"
 
 local seconds = assert(tonumber(arg[1]), "usage: run.lua SECONDS SEED FAULTS HOSTS WORKERS")
 local seed = math.tointeger(tonumber(arg[2])) or os.time() % 100000
@@ -46,6 +47,7 @@ do
   local first <close> = assert(nightshift.open(url))
   audit.prepare(first)
   torture_rows.prepare(first, folder)
+  torture_ticks.prepare(first)
 end
 
 local cast = cast_of {
@@ -127,6 +129,7 @@ end
 local function resume()
   local handle <close> = open()
   for _, name in ipairs { "a", "b", "c" } do handle:queue(name):resume() end
+  torture_ticks.finish(handle)
 end
 
 local function rows_left()
@@ -242,6 +245,7 @@ look_around()
 local last = open()
 local result = audit.run(last, folder)
 result.counts["rows of an adopted table"] = torture_rows.check(last, function(...) cast:found(...) end)
+result.counts["ticks of a schedule"] = torture_ticks.check(last, function(...) cast:found(...) end)
 last:close()
 table.move(cast.findings, 1, #cast.findings, #result.findings + 1, result.findings)
 report(result)
