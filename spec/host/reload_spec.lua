@@ -553,7 +553,7 @@ describe("a terminal that is closed", function()
   local function start(prefix)
     local folder = fixture.dir()
     local log = folder .. "/log"
-    local command = ("exec %s %s work %s 2>%s"):format(prefix, proc.program,
+    local command = ("exec %s %s work %s >/dev/null 2>%s"):format(prefix, proc.program,
       fixture.file("jobs.lua", "return { noop = function() end }"), log)
     local terminal = proc.start { "script", "-qec", command, "/dev/null", env = { NIGHTSHIFT_URL = url } }
     local function logged(text)

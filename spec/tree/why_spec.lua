@@ -465,7 +465,7 @@ describe("why, with workers that are reserved,", function()
 end)
 
 -- A host had jobs that had been short and then were long. It claimed further ones ahead, sent
--- them behind the long ones, took them back after 20 ms and claimed them again. That were fifty
+-- them behind the long ones, took them back after 20 ms and claimed them again. Those were fifty
 -- commits a second and as many runs of each job, for as long as the long ones took. db:why said
 -- that it "has been running for 0.0s".
 describe("a host whose workers all have a long job", function()
