@@ -37,7 +37,7 @@ local MYSQL = { ["src/core/link/connection.c"] = true, ["src/core/link/answers.c
 local CORE = { ["handle.h"] = true }
 for _, folder in ipairs(lines "ls -d src/core/*/") do CORE[folder:match "core/(%l+)/"] = true end
 -- Headers of core's folders that other layers use.
-local SEEN_ABOVE = { ["wake/wake.h"] = true, ["link/url.h"] = true }
+local SEEN_ABOVE = { ["wake/wake.h"] = true, ["link/link.h"] = true }
 
 local function breaks(path, layer, base, name)
   if name == "mysql.h" or name == "mysqld_error.h" or name == "errmsg.h" then

@@ -14,7 +14,7 @@
 #include <string.h>
 
 #include "../../src/lua/nsl.h"
-#include "link/url.h"
+#include "link/link.h"
 
 #ifndef TARGET
 #define TARGET "json"

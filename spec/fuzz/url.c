@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-#include "link/url.h"
+#include "link/link.h"
 
 #define SECRET "hunter2Zx"
 

@@ -14,7 +14,7 @@
 
 #include "claim/inner.h"
 #include "clock.h"
-#include "dispatcher/turn.h"
+#include "dispatcher/dispatcher.h"
 #include "handle.h"
 #include "host.h"
 #include "ipc/ipc.h"

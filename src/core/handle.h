@@ -14,7 +14,7 @@
 #include "db/db.h"
 #include "finish/finish.h"
 #include "holder/holder.h"
-#include "link/url.h"
+#include "link/link.h"
 #include "nightshift_host.h"
 #include "push/push.h"
 #include "settle/settle.h"

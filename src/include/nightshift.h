@@ -121,9 +121,6 @@ void ns_close(ns_db *db);
 ** seconds). */
 ns_status ns_migrate(ns_db *db, int *from, ns_err *err);
 
-/* Round trip to the server; reconnects if needed. Errors: GONE. */
-ns_status ns_ping(ns_db *db, ns_err *err);
-
 /* ------------------------------------------------------------------ push */
 
 /* One job to push; ns_push_new gives one with every default. */
@@ -307,22 +304,12 @@ ns_status ns_cancel(ns_db *db, int64_t id, ns_bytes reason, ns_err *err);
 ** DUPLICATE (its unique key is taken). */
 ns_status ns_retry(ns_db *db, int64_t id, ns_err *err);
 
-/* A scheduled job becomes ready now. Errors: NOT_FOUND, STATE. */
-ns_status ns_run_now(ns_db *db, int64_t id, ns_err *err);
-
 /* Sends a value, JSON text, to a job that waits for the signal 'name' (absent: for any), or
 ** will. Errors: NOT_FOUND, INVALID, TOO_BIG. */
 ns_status ns_signal(ns_db *db, int64_t id, ns_bytes value, ns_bytes name, ns_err *err);
 
 /* Stops or restarts claiming from a queue. Errors: NOT_FOUND. */
 ns_status ns_pause(ns_db *db, ns_bytes queue, bool paused, ns_err *err);
-
-/* Deletes history older than this in small batches; '*deleted' counts. A tree goes as a
-** whole, once all of it has ended and is old enough. Slots of locks with an owner that is gone are
-** deleted, too. A negative age keeps that kind. 'max_batches' 0: until nothing is left;
-** else the next call goes on where this one stopped. Hosts do it by themselves. */
-ns_status ns_prune(ns_db *db, int64_t keep_done, int64_t keep_dead, size_t max_batches,
-                   int64_t *deleted, ns_err *err);
 
 /* ----------------------------------------------- the caller's own SQL */
 
@@ -331,7 +318,6 @@ ns_status ns_prune(ns_db *db, int64_t keep_done, int64_t keep_dead, size_t max_b
 ns_status ns_begin(ns_db *db, ns_err *err);
 ns_status ns_commit(ns_db *db, ns_err *err);
 void ns_rollback(ns_db *db);
-bool ns_in_transaction(const ns_db *db);
 
 typedef enum ns_type { NS_NULL, NS_INT, NS_UINT, NS_REAL, NS_TEXT } ns_type;
 

@@ -46,6 +46,12 @@ bool ns_hung_up(ns_db *db);
 */
 void ns_renew(ns_db *db);
 
+/* Round trip to the server; reconnects if needed. Errors: GONE. */
+ns_status ns_ping(ns_db *db, ns_err *err);
+
+/* Is a transaction of the caller open? */
+bool ns_in_transaction(const ns_db *db);
+
 /* Counters of this handle since it was opened. */
 typedef struct ns_counters {
   int64_t deadlocks, lock_waits, changed; /* 1213, 1205, 1020: all retried */
@@ -371,6 +377,16 @@ ns_status ns_tree_progress(ns_db *db, int64_t id, ns_progress *progress,
 /* Called between two of a prune's transactions, where the handle may be used; false: the
 ** prune stops, and another goes on where it was. NULL: the prune goes on. */
 void ns_between(ns_db *db, bool (*goes_on)(void *arg), void *arg);
+
+/* A scheduled job becomes ready now. Errors: NOT_FOUND, STATE. */
+ns_status ns_run_now(ns_db *db, int64_t id, ns_err *err);
+
+/* Deletes history older than this in small batches; '*deleted' counts. A tree goes as a
+** whole, once all of it has ended and is old enough. Slots of locks with an owner that is gone are
+** deleted, too. A negative age keeps that kind. 'max_batches' 0: until nothing is left;
+** else the next call goes on where this one stopped. Hosts do it by themselves. */
+ns_status ns_prune(ns_db *db, int64_t keep_done, int64_t keep_dead, size_t max_batches,
+                   int64_t *deleted, ns_err *err);
 
 /* Deletes the history of a job and of all below it. Errors: STATE (some of it
 ** has not finished). */

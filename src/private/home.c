@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "link/url.h"
+#include "link/link.h"
 
 #define MAX_REAL 400    /* bytes; mariadbd has 512 for a path of its own */
 #define MAX_LOG 1048576 /* bytes */

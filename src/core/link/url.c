@@ -7,7 +7,7 @@
 ** Invariant: no message shows a byte of the password. No assert: a failed parse does not know
 ** which bytes are the password's; the fuzzer looks for its URLs in messages.
 */
-#include "link/url.h"
+#include "link/link.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -10,7 +10,7 @@
 ** one of them. Their live children are locked, so none ends unseen between the count and the
 ** commit. No assert: only the server knows the locks.
 */
-#include "settle/outcome.h"
+#include "settle/settle.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -8,7 +8,6 @@
 ** keys. A row that another transaction holds, or has taken from us, is not written and is left
 ** to be settled one by one.
 */
-#include "settle/outcome.h"
 
 #include <stdlib.h>
 #include <string.h>

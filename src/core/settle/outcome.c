@@ -6,7 +6,7 @@
 ** Invariants: each field that a verdict does not set has the value that changes nothing.
 ** Nothing here talks to the server. No assert: it has no handle to talk with.
 */
-#include "settle/outcome.h"
+#include "settle/settle.h"
 
 #include <string.h>
 

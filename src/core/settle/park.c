@@ -5,7 +5,7 @@
 ** locked. So no child ends unseen between the count and the commit. No assert: only the server
 ** knows the locks.
 */
-#include "settle/outcome.h"
+#include "settle/settle.h"
 
 #include <stdio.h>
 #include <stdlib.h>

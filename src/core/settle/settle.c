@@ -23,7 +23,6 @@
 #include "finish/finish.h"
 #include "handle.h"
 #include "push/push.h"
-#include "settle/outcome.h"
 #include "source/source.h"
 
 /* --------------------------------------------------------------- locking */

@@ -11,7 +11,6 @@
 #include <string.h>
 
 #include "clock.h"
-#include "dispatcher/turn.h"
 #include "err.h"
 #include "ipc/ipc.h"
 #include "log.h"

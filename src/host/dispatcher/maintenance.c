@@ -8,7 +8,7 @@
 ** again, by the next turn or when its time comes. (Not asserted: it is about failures, which
 ** specs of outages cause.)
 */
-#include "dispatcher/turn.h"
+#include "dispatcher/dispatcher.h"
 
 #include <stdlib.h>
 #include <string.h>

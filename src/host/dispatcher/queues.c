@@ -23,7 +23,7 @@
 #include <string.h>
 
 #include "clock.h"
-#include "dispatcher/turn.h"
+#include "dispatcher/dispatcher.h"
 #include "err.h"
 #include "ipc/ipc.h"
 #include "log.h"

@@ -3,7 +3,7 @@
 **
 ** Invariant: an outage is logged once, with its end.
 */
-#include "dispatcher/turn.h"
+#include "dispatcher/dispatcher.h"
 
 #include <stdlib.h>
 
