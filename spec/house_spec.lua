@@ -268,6 +268,17 @@ describe("the house", function()
     end))
   end)
 
+  -- For `make lint` before a push. A landed commit stays as it is; a clone knows it by its origin.
+  it("has commits with subjects of up to 72 characters, where they are not landed yet", function()
+    local base = not os.getenv "CI" and lines("git rev-parse --verify -q origin/HEAD 2>/dev/null")[1]
+    local wrong = {}
+    for _, subject in ipairs(base and lines("git log --format=%s " .. base .. "..HEAD") or {}) do
+      local good = utf8.len(subject) <= 72 and subject:find "^%u" and not subject:find "%.$"
+      if not good then wrong[#wrong + 1] = subject end
+    end
+    assert.same({}, wrong)
+  end)
+
   it("has no prefix in the names of files that stand in a layer of folders", function()
     assert.same({}, lines "find src/base src/core src/private src/host -name 'ns*_*'")
   end)
