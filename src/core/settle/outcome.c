@@ -146,14 +146,12 @@ static void decide_again(ns_outcome *f) {
     f->due = f->deadline; /* one last look */
 }
 
-/* A row of an adopted table counts each death among its failures, and so does its job: then both
-** have as many attempts left. */
+/* A row of an adopted table counts each death among its failures, and so does its job, up to the
+** last attempt. A death does not end the job: max_crashes does. */
 static void count_death(ns_outcome *f) {
   ns_origin row;
-  if (!ns_source_origin((ns_bytes){f->key, f->keylen}, &row))
-    return;
-  if (++f->attempts >= f->max_attempts)
-    ns_settle_end(f, "dead", "failed");
+  if (ns_source_origin((ns_bytes){f->key, f->keylen}, &row) && f->attempts + 1 < f->max_attempts)
+    f->attempts++;
 }
 
 static void crash_once(ns_outcome *f) {
