@@ -10,7 +10,7 @@
 
 local checks = require "spec.torture.checks"
 local journal = require "spec.torture.journal"
-local torture_rows = require "spec.torture.rows"
+local torture_rows = require("spec.torture.checks").rows
 local torture_ticks = require "spec.torture.ticks"
 
 local audit = {}

@@ -14,7 +14,7 @@
 
 local nst = require "nst"
 local journal = require "spec.torture.journal"
-local torture_rows = require "spec.torture.rows"
+local torture_rows = require("spec.torture.checks").rows
 
 local outcomes = {}
 

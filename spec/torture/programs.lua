@@ -513,7 +513,7 @@ end
 -- Beside the hosts: adds rows to the adopted table, takes, locks and deletes some.
 function roles.owner(url, seed, folder, name)
   math.randomseed(tonumber(seed))
-  local rows = require "spec.torture.rows"
+  local rows = require("spec.torture.checks").rows
   local db
 
   local function stopping()
