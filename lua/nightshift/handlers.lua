@@ -101,7 +101,8 @@ end
 local LIMITS = { timeout = options.PUSH.timeout, max_attempts = options.COUNT, max_phases = options.PHASES,
   priority = options.PUSH.priority }
 
-local FIELDS = { run = true, memory = true, queue = true, check = true, around = true, backoff = true }
+local FIELDS = { run = true, memory = true, queue = true, check = true, around = true, backoff = true,
+  on_dead = true, on_dead_queue = true }
 for field in pairs(LIMITS) do FIELDS[field] = true end
 for field in pairs(definition.FIELDS) do FIELDS[field] = true end
 
@@ -206,11 +207,27 @@ local function add_schedule(set, name, handler, limits)
   set.schedules[#set.schedules + 1] = text
 end
 
+--- Adds the job that a handler has pushed when its own are dead; what is wrong with it.
+local function add_on_dead(set, name, handler)
+  local on_dead, queue = handler.on_dead, handler.on_dead_queue
+  if on_dead == nil then return queue ~= nil and "on_dead_queue goes with on_dead" or nil end
+  for field, limit in pairs { on_dead = options.MAX_NAME, on_dead_queue = options.MAX_QUEUE } do
+    local value = handler[field]
+    if value ~= nil and type(value) ~= "string" then
+      return ("%s must be a string, got %s"):format(field, type(value))
+    end
+    local ok, why = options.name(field, value or "-", limit)
+    if not ok then return why end
+  end
+  set.on_dead[#set.on_dead + 1] = core.encode { name = name, on_dead = on_dead, queue = queue }
+end
+
 local function add_table(set, file, name, handler)
   local wrong, limits = check_fields(handler)
   if not wrong then wrong, limits.backoff = check_backoff(handler.backoff) end
   if not wrong then wrong, set.memory[name] = check_memory(handler.memory) end
   if not wrong then wrong = add_schedule(set, name, handler, limits) end
+  wrong = wrong or add_on_dead(set, name, handler)
   if wrong then return ("%s: handler '%s': %s"):format(place(file, handler), name, wrong) end
   set.limits[name] = next(limits) and limits or nil
   return add(set, file, name, composed(handler), handler)
@@ -252,6 +269,7 @@ end
 ---@field limits table<string, table> by name: timeout (µs), max_attempts, max_phases, priority, queue; backoff (µs of
 ---the first pause, or a function)
 ---@field schedules string[] that handlers declare, {name, schedule} each, as JSON
+---@field on_dead string[] jobs that are pushed for dead ones, {name, on_dead, queue} each, as JSON
 ---@field version {short: string, files: string} of the files read
 
 --- Loads handler files.
@@ -260,7 +278,7 @@ end
 ---@return string? message
 function handlers.load(paths)
   local files, set = {}, { functions = {}, places = {}, names = {}, memory = {}, limits = {}, schedules = {},
-    seen = versions.begin() }
+    on_dead = {}, seen = versions.begin() }
   for _, path in ipairs(paths) do
     local message = expand(path, files)
     if message then return nil, message end

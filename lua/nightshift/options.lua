@@ -306,6 +306,10 @@ local function unique(value, what)
   if value:find "^row:" then
     return nil, ("%s begins with 'row:', as those of adopted rows do; choose another beginning"):format(what)
   end
+  if value:find "^dead:" then
+    return nil, ("%s begins with 'dead:', as those of jobs pushed for dead ones do; choose another beginning"):format(
+      what)
+  end
   if length <= MAX_UNIQUE then return value end
   return nil, ("%s has %d characters, the limit is %d"):format(what, length, MAX_UNIQUE)
 end

@@ -296,8 +296,9 @@ end
 ---@param connection table options for nightshift.open
 ---@param memory integer bytes for jobs with a handler that says nothing; 0: no limit
 ---@param max_children integer that a run may spawn; 0: the default
----@return {names: string[], version: string, files: string, schedules: string[]}|nil loaded the host's part:
----names of the handlers, version of the scripts, and its files, as JSON, and the schedules that they declare
+---@return {names: string[], version: string, files: string, schedules: string[], on_dead: string[]}|nil loaded the
+---host's part: names of the handlers, version of the scripts, and its files, as JSON; the schedules that they declare,
+---and the jobs that are pushed for dead ones
 ---@return function|string begin called once in each worker, with two random
 -- integers; or the message
 ---@return function? run called per job; returns a result, or nil and a verdict,
@@ -319,8 +320,8 @@ function worker.prepare(files, api, connection, memory, max_children)
   end
   local backend = make_backend(api, connection, max_children)
   backend.limits = set.limits
-  return { names = set.names, version = set.version.short, files = set.version.files, schedules = set.schedules },
-    begin, make_run(set, api, backend, standard),
+  return { names = set.names, version = set.version.short, files = set.version.files, schedules = set.schedules,
+      on_dead = set.on_dead }, begin, make_run(set, api, backend, standard),
     make_reset(backend), function() hooks.run("worker.stop", api.complain) end
 end
 

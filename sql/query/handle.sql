@@ -71,6 +71,32 @@ RETURNING job_id, run, kind = 'paused', why
 -- committed. No row: it was dead for so long that it was buried; see holder_traces.
 SELECT cycle FROM nightshift_holder WHERE id = ?
 
+-- name: holder_on_dead
+-- Params: [{"name": …, "on_dead": …, "queue": …},…]. Key: PRIMARY, one row at a time in the order of
+-- the list; locks them. The jobs to push when jobs of these names are dead.
+INSERT INTO nightshift_on_dead (name, on_dead, queue)
+SELECT v.name, v.on_dead, v.queue
+FROM JSON_TABLE(?, '$[*]' COLUMNS (name VARCHAR(100) {bytes} PATH '$.name',
+  on_dead VARCHAR(100) {bytes} PATH '$.on_dead', queue VARCHAR(64) {bytes} PATH '$.queue')) v
+ON DUPLICATE KEY UPDATE on_dead = VALUES(on_dead), queue = VALUES(queue)
+
+-- name: holder_on_dead_over
+-- Params: the list of holder_on_dead, ["handler",…]. Key: PRIMARY, one row at a time; locks them.
+-- Names of handlers whose scripts do not say so any more.
+DELETE d FROM JSON_TABLE(?, '$[*]' COLUMNS (name VARCHAR(100) {bytes} PATH '$.name')) v
+RIGHT JOIN JSON_TABLE(?, '$[*]' COLUMNS (name VARCHAR(100) {bytes} PATH '$')) h ON v.name = h.name
+JOIN nightshift_on_dead d FORCE INDEX (PRIMARY) ON d.name = h.name
+WHERE v.name IS NULL
+
+-- name: holder_on_dead_queues
+-- Params: the list of holder_on_dead. Key: name, one row at a time; locks the rows that it adds.
+-- The queues of that list that are not there yet.
+INSERT IGNORE INTO nightshift_queue (name, created)
+SELECT DISTINCT v.queue, {now}
+FROM JSON_TABLE(?, '$[*]' COLUMNS (queue VARCHAR(64) {bytes} PATH '$.queue')) v
+LEFT JOIN nightshift_queue q FORCE INDEX (name) ON q.name = v.queue
+WHERE v.queue IS NOT NULL AND q.id IS NULL
+
 -- name: holder_owes
 -- Locks: none. Tells of verdicts that wait: report_owed reads it among the processes. It is
 -- sent as text, for a prepared one does not show its parameters; '(verdicts)' is numbers.

@@ -149,6 +149,44 @@ FROM JSON_TABLE(?, {tokens}) v
 JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id AND j.run = v.run
 FOR UPDATE SKIP LOCKED
 
+-- name: settle_on_dead
+-- Params: [[n,id,queue],…]. Keys: PRIMARY of finished, on_dead and queue, name of queue. No locks.
+-- Jobs that this transaction has written as dead, each in a row; on_dead NULL: nothing is to be
+-- pushed. Own rows are seen whatever the age of the snapshot.
+SELECT STRAIGHT_JOIN v.n, f.run, COALESCE(q.id, v.queue) AS queue_id, d.on_dead, o.name
+FROM JSON_TABLE(?, '$[*]' COLUMNS (n BIGINT PATH '$[0]', id BIGINT PATH '$[1]',
+  queue INT PATH '$[2]')) v
+JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = v.id
+LEFT JOIN nightshift_on_dead d FORCE INDEX (PRIMARY) ON d.name = f.name
+LEFT JOIN nightshift_queue q FORCE INDEX (name) ON q.name = d.queue
+LEFT JOIN nightshift_queue o FORCE INDEX (PRIMARY) ON o.id = v.queue
+
+-- name: settle_on_dead_push
+-- Params: [[id,nonce,dead job,queue,name,name of the dead job's queue,attempts,crashes],…]; NULL
+-- of the last two: as the job has them. Keys: PRIMARY of job and of finished, one row at a time,
+-- locked and written by this transaction; PRIMARY of job, appended at its end. The other columns are
+-- a push's defaults. A payload of the dead job over 1 MiB is left out, and so is one that would be
+-- too deep with one more level. Its size is told then.
+INSERT INTO nightshift_job
+  (id, queue_id, name, payload, priority, rank, max_attempts, max_crashes, backoff, timeout, nonce,
+   created, due, ukey)
+SELECT STRAIGHT_JOIN v.id, v.queue, v.name,
+  CONCAT('{"id":', j.id, ',"name":', JSON_QUOTE(j.name),
+    COALESCE(CONCAT(',"queue":', JSON_QUOTE(v.own)), ''), ',"run":', j.run,
+    ',"attempts":', COALESCE(v.attempts, j.attempts), ',"crashes":', COALESCE(v.crashes, j.crashes),
+    ',"reason":', JSON_QUOTE(f.reason),
+    COALESCE(CONCAT(',"error":', JSON_QUOTE(LEFT(f.error, 16384))), ''),
+    IF(LENGTH(j.payload) <= LEAST(1048576, @@max_allowed_packet / 2)
+        AND JSON_VALID(CONCAT('[', j.payload, ']')),
+      CONCAT(',"payload":', j.payload), CONCAT(',"payload_bytes":', LENGTH(j.payload))), '}'),
+  100, 155, 10, 5, 5000000, 3600000000, v.nonce, {now}, {now}, CONCAT('dead:', j.id, ':', j.run)
+FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$[0]', nonce BIGINT PATH '$[1]',
+  dead BIGINT PATH '$[2]', queue INT PATH '$[3]', name VARCHAR(100) {bytes} PATH '$[4]',
+  own VARCHAR(64) {bytes} PATH '$[5]', attempts INT UNSIGNED PATH '$[6]',
+  crashes INT UNSIGNED PATH '$[7]')) v
+JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.dead
+JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = j.id
+
 -- name: settle_parked
 -- Params: [[meaning of a failed child,live children,job,phases],…]. Key: PRIMARY of job, one
 -- row at a time, locked by settle_lock. Half the time of an array-bound update.

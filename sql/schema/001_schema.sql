@@ -385,6 +385,18 @@ CREATE TABLE nightshift_slot (
   CONSTRAINT slot_job_with_run CHECK ((job_id IS NULL) = (run IS NULL))
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin
 
+-- name: create_on_dead
+-- The job to push when a job of this name is dead, as the scripts that were loaded last declare it.
+-- queue NULL: the dead job's own. The unique key of a job so pushed is dead:ID:RUN, and no other
+-- key begins so.
+CREATE TABLE nightshift_on_dead (
+  name VARCHAR(100) NOT NULL PRIMARY KEY,
+  on_dead VARCHAR(100) NOT NULL,
+  queue VARCHAR(64) NULL,
+  CONSTRAINT on_dead_name_length CHECK (LENGTH(on_dead) BETWEEN 1 AND 100),
+  CONSTRAINT on_dead_name_plain CHECK (on_dead NOT REGEXP '[[:cntrl:]]')
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin
+
 -- name: create_mended
 -- Counts, by kind of fault, the jobs and rows that were in no place, or in a wrong one, and
 -- have been mended; last: when.

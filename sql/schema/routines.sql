@@ -229,6 +229,9 @@ BEGIN
     IF LEFT(v_bad, 4) = 'row:' THEN
       SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'nightshift_push: INVALID: the unique key begins with row:, as those of adopted rows do; choose another';
     END IF;
+    IF LEFT(v_bad, 5) = 'dead:' THEN
+      SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'nightshift_push: INVALID: the unique key begins with dead:, as those of jobs pushed for dead ones do; choose another';
+    END IF;
     SET v_unique = JSON_VALUE(v_options, '$.unique');
     IF JSON_TYPE(JSON_EXTRACT(v_options, '$.unique')) = 'OBJECT' THEN
       SET v_unique = JSON_VALUE(v_options, '$.unique.key');

@@ -38,11 +38,15 @@ static void complain(const char *text, size_t n) {
 /* ------------------------------------------------- handlers and processes */
 
 /* The scripts' declarations; absent: none. */
-static void tell_schedules(nsh_host *h, ns_bytes list) {
+static void tell_declared(nsh_host *h, const nsh_loaded *what) {
+  ns_bytes list = what->schedules;
+  ns_bytes on_dead = what->on_dead.p != NULL ? what->on_dead : ns_str("[]");
   char *text = list.p != NULL ? strndup(list.p, list.n) : NULL;
-  nsh_must(list.p == NULL || text != NULL);
+  char *pushed = strndup(on_dead.p, on_dead.n);
+  nsh_must((list.p == NULL || text != NULL) && pushed != NULL);
   nsh_exchange_lock(&h->exchange);
   nsh_exchange_declare(&h->exchange, text);
+  nsh_exchange_on_dead(&h->exchange, pushed);
   nsh_exchange_unlock(&h->exchange);
 }
 
@@ -63,8 +67,8 @@ static void tell_handlers(nsh_host *h, const char *version, const nsh_loaded *wh
   ns_buf_addc(&picked, '\0');
   nsh_must(!text.oom && !picked.oom);
   names.p = picked.p;
+  tell_declared(h, what);
   nsh_mode_serve(h, text.p, all ? strdup(picked.p) : NULL);
-  tell_schedules(h, what->schedules);
   text = NS_BUF_INIT;
   nsh_served_text(&text, names);
   nsh_must(!text.oom);

@@ -246,6 +246,11 @@ typedef struct ns_serving {
 /* Tells that. Nothing happens without a holder. Errors: GONE, BUSY. */
 ns_status ns_serves(ns_db *db, const ns_serving *s, ns_err *err);
 
+/* Tells which jobs are to be pushed when jobs of a host's handlers are dead: [{"name": …,
+** "on_dead": …, "queue": …},…]. A queue that is absent is the dead job's own. 'handlers': as
+** above; words of earlier hosts about the others of them are over. Errors: GONE, BUSY. */
+ns_status ns_declare_on_dead(ns_db *db, ns_bytes declared, ns_bytes handlers, ns_err *err);
+
 /* The state of a host's workers, for people. */
 typedef struct ns_workers {
   int64_t up;      /* take jobs */

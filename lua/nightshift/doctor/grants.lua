@@ -58,6 +58,7 @@ local ROLES = {
       { "nightshift_mended", "SELECT, INSERT, UPDATE" },
       { "nightshift_meta", "SELECT" },
       { "nightshift_notice", "SELECT, DELETE" },
+      { "nightshift_on_dead", "SELECT, INSERT, UPDATE, DELETE" },
       { "nightshift_owed", "SELECT, INSERT, UPDATE, DELETE" },
       { "nightshift_pause", "SELECT" },
       { "nightshift_queue", "SELECT, INSERT" },

@@ -175,7 +175,8 @@ static ns_status end_jobs(ns_db *db, const ns_end *ends, size_t n, ns_err *err) 
   ns_status st;
   ns_assert(db->in_tx || db->user_tx);
   if ((st = write_history(db, ends, n, err)) != NS_OK ||
-      (st = owe_rows(db, ends, n, err)) != NS_OK || (st = free_keys(db, ends, n, err)) != NS_OK)
+      (st = owe_rows(db, ends, n, err)) != NS_OK || (st = free_keys(db, ends, n, err)) != NS_OK ||
+      (st = ns_finish_on_dead(db, ends, n, err)) != NS_OK)
     return st;
   return delete_jobs(db, ends, n, err);
 }

@@ -52,6 +52,14 @@ ns_status ns_finish_gone(ns_db *db, const ns_end *ends, size_t n, ns_err *err);
 void ns_finish_late(ns_db *db, bool on);
 ns_status ns_finish_notify(ns_db *db, ns_err *err);
 
+/* --------------------------------------- jobs pushed for dead ones: on_dead.c */
+
+#define NS_FINISH_PREFIX "dead:" /* of the keys of such jobs; no other key begins so */
+
+/* Pushes the jobs that the handlers of the dead ones of 'ends' name. Their history is written.
+** Errors: BUSY, GONE, NOMEM. */
+ns_status ns_finish_on_dead(ns_db *db, const ns_end *ends, size_t n, ns_err *err);
+
 struct ns_failed_dependents;
 
 /* Ends these jobs, and all jobs that fail with them; frees them. */

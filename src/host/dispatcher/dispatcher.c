@@ -70,6 +70,7 @@ static void take_turn(nsh_dispatch *d, nsh_turn *t) {
 
 /* Jobs first: claimed jobs do not wait for maintenance. */
 static void do_turn(nsh_dispatch *d, nsh_turn *t) {
+  nsh_maintenance_declare(d);
   if (nsh_queues_run(d->queues, t))
     nsh_maintenance_run(d, t);
   else

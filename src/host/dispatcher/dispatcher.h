@@ -164,6 +164,8 @@ struct nsh_dispatch {
   char *handlers;     /* the handlers that the host can run, JSON, owned, ... */
   size_t taking;      /* ... and how many workers take jobs: from the exchange; */
   char *names;        /* the same as lines, owned; NULL: all names are claimed */
+  char *on_dead;      /* jobs to push for dead ones of them, JSON, owned */
+  int64_t declares_at; /* when that is to be written; NEVER: it stands */
   bool renamed;       /* that has changed: for the queues */
   nsh_reading reading; /* how its scripts were read: from the exchange */
   ns_workers workers; /* the last report of the workers' jobs */
@@ -198,6 +200,9 @@ void nsh_maintenance_close(nsh_dispatch *d);
 bool nsh_maintenance_due(const nsh_dispatch *d, int64_t now);
 int64_t nsh_maintenance_next(const nsh_dispatch *d);
 void nsh_maintenance_take(nsh_dispatch *d, nsh_turn *t, int64_t now);
+
+/* Before a job of new scripts is claimed: writes the jobs to push for dead ones. */
+void nsh_maintenance_declare(nsh_dispatch *d);
 
 void nsh_maintenance_run(nsh_dispatch *d, nsh_turn *t);
 

@@ -37,13 +37,14 @@ static void tell_upkeep_holder(nsh_dispatch *d) {
 
 void nsh_maintenance_open(nsh_dispatch *d) {
   d->holder = ns_holder_id(d->db);
-  d->serves_at = d->widen_at = NSH_NEVER;
+  d->serves_at = d->declares_at = d->widen_at = NSH_NEVER;
   tell_upkeep_holder(d);
 }
 
 void nsh_maintenance_close(nsh_dispatch *d) {
   free(d->handlers);
   free(d->names);
+  free(d->on_dead);
   nsh_reading_free(&d->reading);
 }
 
@@ -60,13 +61,13 @@ static bool work_differs(const nsh_dispatch *d) {
 bool nsh_maintenance_due(const nsh_dispatch *d, int64_t now) {
   const nsh_exchange *m = d->exchange;
   return m->ntouches > 0 || m->want_ids > 0 || m->notices ||
-         m->serves || now >= d->serves_at ||
+         m->serves || now >= d->serves_at || now >= d->declares_at ||
          (work_differs(d) && now >= d->workers_at) ||
          now >= d->beat_at || now >= d->widen_at || (may_be_told(d) && now >= d->told_at);
 }
 
 int64_t nsh_maintenance_next(const nsh_dispatch *d) {
-  int64_t t = nsh_sooner(d->beat_at, d->serves_at);
+  int64_t t = nsh_sooner(d->beat_at, nsh_sooner(d->serves_at, d->declares_at));
   if (may_be_told(d))
     t = nsh_sooner(t, d->told_at);
   if (work_differs(d))
@@ -85,6 +86,12 @@ static void take_served(nsh_dispatch *d) {
   d->names = NULL;
   nsh_must(m->names == NULL || (d->names = strdup(m->names)) != NULL);
   d->renamed = true;
+  if (m->declares) {
+    free(d->on_dead);
+    nsh_must((d->on_dead = strdup(m->on_dead)) != NULL);
+    d->declares_at = 0;
+    m->declares = false;
+  }
   if (m->reading.ended == 0)
     m->reading.ended = ns_now(d->db);
   nsh_reading_copy(&d->reading, &m->reading);
@@ -246,6 +253,20 @@ static void write_served(nsh_dispatch *d, int64_t now) {
   if (st != NS_OK)
     ns_log(NS_LOG_WARN, "served.failed", NS_FIELDS(ns_fs("code", ns_code(st)),
                                                   ns_fs("error", err.message)));
+}
+
+/* While that fails, jobs go on: one that is dead pushes what the rows there are say. */
+void nsh_maintenance_declare(nsh_dispatch *d) {
+  int64_t now = ns_mono_us();
+  ns_status st;
+  ns_err err;
+  if (now < d->declares_at)
+    return;
+  st = ns_declare_on_dead(d->db, ns_str(d->on_dead), ns_str(d->handlers), &err);
+  d->declares_at = st == NS_OK ? NSH_NEVER : now + BEAT;
+  if (st != NS_OK)
+    ns_log(NS_LOG_WARN, "declare.failed", NS_FIELDS(ns_fs("code", ns_code(st)),
+                                                    ns_fs("error", err.message)));
 }
 
 /* Claims that stand and that our own memory has lost. Idle hosts are woken for them. */

@@ -206,6 +206,7 @@ void nsh_exchange_free(nsh_exchange *m) {
   free(m->queues);
   free(m->handlers);
   free(m->names);
+  free(m->on_dead);
   nsh_reading_free(&m->reading);
   pthread_cond_destroy(&m->work);
   pthread_cond_destroy(&m->listen);
@@ -312,10 +313,16 @@ void nsh_exchange_serves(nsh_exchange *m, char *handlers, char *names, size_t ta
     m->handlers = handlers;
     free(m->names);
     m->names = names;
+    m->declares = true;
   }
   m->taking = taking;
   m->serves = true;
   pthread_cond_signal(&m->work);
+}
+
+void nsh_exchange_on_dead(nsh_exchange *m, char *list) {
+  free(m->on_dead);
+  m->on_dead = list;
 }
 
 void nsh_exchange_declare(nsh_exchange *m, char *schedules) {

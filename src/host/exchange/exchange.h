@@ -130,6 +130,8 @@ typedef struct nsh_exchange {
   ns_workers workers;  /* the workers' jobs; reported now and then */
   char *handlers;      /* the scripts' handlers, JSON; malloc'd; */
   char *names;         /* the same, a line each; NULL: they are too many to list */
+  char *on_dead;       /* jobs to push for dead ones of them, JSON; malloc'd; */
+  bool declares;       /* ... from scripts that were loaded since that was written */
   size_t taking;       /* workers that take jobs */
   nsh_reading reading; /* of the scripts */
   bool serves;         /* one of the handler texts has changed */
@@ -228,6 +230,10 @@ void nsh_exchange_publish(nsh_exchange *m, const int64_t *places);
 /* Sets the handlers that the host can run: 'handlers' and 'names' (malloc'd, change hands; no
 ** 'handlers': both as before), 'taking' workers. */
 void nsh_exchange_serves(nsh_exchange *m, char *handlers, char *names, size_t taking);
+
+/* Scripts were loaded that have these jobs pushed for dead ones: a list in JSON, malloc'd, changes
+** hands. nsh_exchange_serves tells their handlers next. */
+void nsh_exchange_on_dead(nsh_exchange *m, char *list);
 
 /* Scripts were loaded that declare these schedules: a list in JSON, malloc'd, changes hands.
 ** NULL: none. */

@@ -68,6 +68,7 @@ typedef enum nsh_type {
   NSH_EXITED,  /* a child has ended */
   NSH_HEARD,   /* NSH_KILL was obeyed */
   NSH_SCHEDULE, /* before NSH_LOADED: a schedule that the scripts declare, JSON */
+  NSH_ON_DEAD,  /* the same: a job that is to be pushed for dead ones */
   NSH_TYPES
 } nsh_type;
 

@@ -148,6 +148,14 @@ static void ask_peer(nsh_family *b, nsh_peer *p, nsh_type type, uint32_t index, 
 
 /* ------------------------------------------------------- reports of zygotes */
 
+/* Absent: it has no element. */
+static ns_bytes end_list(ns_buf *list) {
+  if (list->n > 0)
+    ns_buf_addc(list, ']');
+  nsh_must(!list->oom);
+  return list->n > 0 ? ns_buf_bytes(list) : NS_NONE;
+}
+
 static void on_loaded(nsh_zygote *z, nsh_frame *f) {
   nsh_family *b = z->family;
   nsh_loaded what;
@@ -160,21 +168,21 @@ static void on_loaded(nsh_zygote *z, nsh_frame *f) {
     return;
   nsh_version_copy(z->version, version);
   z->stage = NSH_READY;
-  if (z->schedules.n > 0)
-    ns_buf_addc(&z->schedules, ']');
-  nsh_must(!z->schedules.oom);
-  what.schedules = z->schedules.n > 0 ? ns_buf_bytes(&z->schedules) : NS_NONE;
+  what.schedules = end_list(&z->schedules);
+  what.on_dead = end_list(&z->on_dead);
   b->loaded(b->arg, z, &what);
   ns_buf_free(&z->schedules);
+  ns_buf_free(&z->on_dead);
 }
 
-static void on_schedule(nsh_zygote *z, nsh_frame *f) {
+/* An element of 'list', which the scripts declare. */
+static void on_declared(nsh_zygote *z, ns_buf *list, nsh_frame *f) {
   int64_t count = nsh_get_int(f);
   ns_bytes text = nsh_get_bytes(f);
   if (z->stage != NSH_LOADING || !nsh_done(f) || count != 0)
     return;
-  ns_buf_addc(&z->schedules, z->schedules.n == 0 ? '[' : ',');
-  ns_buf_add(&z->schedules, text.p, text.n);
+  ns_buf_addc(list, list->n == 0 ? '[' : ',');
+  ns_buf_add(list, text.p, text.n);
 }
 
 static void on_load_error(nsh_zygote *z, nsh_frame *f) {
@@ -230,7 +238,9 @@ static void on_zygote_frame(void *arg, nsh_frame *f) {
   else if (f->type == NSH_LOADED)
     on_loaded(z, f);
   else if (f->type == NSH_SCHEDULE)
-    on_schedule(z, f);
+    on_declared(z, &z->schedules, f);
+  else if (f->type == NSH_ON_DEAD)
+    on_declared(z, &z->on_dead, f);
   else if (f->type == NSH_LOADERR)
     on_load_error(z, f);
   else if (f->type == NSH_FORKED || f->type == NSH_EXITED)
@@ -249,6 +259,7 @@ static void on_death(nsh_zygote *z, int status) {
   z->stage = NSH_ABSENT;
   z->workers = 0;
   ns_buf_free(&z->schedules);
+  ns_buf_free(&z->on_dead);
   if (loading)
     b->failed(b->arg, z, NS_NONE, status);
   b->died(b->arg, z, status);

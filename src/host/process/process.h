@@ -164,6 +164,7 @@ typedef struct nsh_loaded {
   ns_bytes names; /* theirs, a line each; the last of 'count' may be left out */
   ns_bytes files; /* [["name","version"],…] of the files read */
   ns_bytes schedules; /* that they declare, [{…},…]; absent: none */
+  ns_bytes on_dead;   /* jobs to push for dead ones, the same */
 } nsh_loaded;
 
 typedef struct nsh_zygote {
@@ -174,7 +175,7 @@ typedef struct nsh_zygote {
   size_t workers;                 /* forks asked for, less exits and failures */
   bool condemned;                 /* killed for its silence: no job did it */
   char version[NSH_VERSION_SIZE]; /* of its scripts, a short hash */
-  ns_buf schedules;               /* told while it loads: "[{…},{…}" */
+  ns_buf schedules, on_dead;      /* told while it loads: "[{…},{…}" */
 } nsh_zygote;
 
 typedef struct nsh_family {

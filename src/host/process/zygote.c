@@ -242,14 +242,15 @@ static ns_bytes message_of(lua_State *L) {
                                         : ns_str("the handlers cannot be loaded");
 }
 
-/* Tells the host the schedules that scripts declare, each by itself. Table of load: 1. */
-static void tell_schedules(lua_State *L, int ctl) {
+/* Tells the host what scripts declare, each by itself: a list of the table of load, which is at
+** 1. */
+static void tell_declared(lua_State *L, int ctl, const char *list, nsh_type type) {
   lua_Integer n;
-  lua_getfield(L, 1, "schedules");
+  lua_getfield(L, 1, list);
   n = luaL_len(L, -1);
   for (lua_Integer i = 1; i <= n; i++) {
     lua_rawgeti(L, -1, i);
-    send_text_report(ctl, NSH_SCHEDULE, 0, nsh_lua_text(L, -1));
+    send_text_report(ctl, type, 0, nsh_lua_text(L, -1));
     lua_pop(L, 1);
   }
   lua_pop(L, 1);
@@ -261,7 +262,8 @@ static int tell_loaded(lua_State *L) {
   const char *version;
   const char *files;
   size_t start;
-  tell_schedules(L, (int)lua_tointeger(L, 2));
+  tell_declared(L, (int)lua_tointeger(L, 2), "schedules", NSH_SCHEDULE);
+  tell_declared(L, (int)lua_tointeger(L, 2), "on_dead", NSH_ON_DEAD);
   lua_getfield(L, 1, "version");
   version = luaL_checkstring(L, -1);
   lua_getfield(L, 1, "files");
