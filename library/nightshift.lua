@@ -324,6 +324,34 @@ function Db:pause(id) end
 ---@return nightshift.Code? code `NOT_FOUND`, `STATE`
 function Db:resume(id) end
 
+--- No job of this name starts, on hosts and in programs, until it is resumed: whatever its queue,
+--- and before the first is pushed, too. What runs runs on; jobs stay where they are. A busy host
+--- obeys within a second.
+---@param name string
+---@return boolean? changed false: it was paused before
+---@return string? message
+---@return nightshift.Code? code `INVALID`
+function Db:pause_name(name) end
+
+--- Ends what `pause_name` began; hosts are woken at once.
+---@param name string
+---@return boolean? changed false: it was not paused
+---@return string? message
+---@return nightshift.Code? code `INVALID`
+function Db:resume_name(name) end
+
+--- No job starts anywhere: every queue is paused, adopted tables and queues made later among them.
+---@return boolean? changed false: they were before
+---@return string? message
+---@return nightshift.Code? code
+function Db:pause_all() end
+
+--- Ends what `pause_all` began; queues and names that are paused by themselves stay so.
+---@return boolean? changed false: they were not
+---@return string? message
+---@return nightshift.Code? code
+function Db:resume_all() end
+
 --- Runs a finished job again with fresh budgets. `tree`: all jobs at or below it that failed or
 --- were cancelled, each waiting for the same jobs as before; done jobs stay done.
 ---@param id integer
@@ -920,7 +948,8 @@ function Queue:claim_many(n, opts) end
 ---@return fun(): nightshift.Job?
 function Queue:jobs(opts) end
 
---- Stops claims from this queue; pushes still work.
+--- Stops claims from this queue; pushes still work. A queue that nothing was pushed to yet is
+--- made, paused.
 ---@return true? ok
 ---@return string? message
 ---@return nightshift.Code? code `NOT_FOUND`
@@ -1190,6 +1219,8 @@ function Job:db() end
 ---@field polls integer? poll
 ---@field max_polls integer? poll
 ---@field queue_paused true? scheduled, retry, poll, waits_signal: its queue is
+---@field name_paused true? the same: all jobs of its name are
+---@field all_paused true? the same: every queue is
 ---@field hosts integer? no_host: live ones, of other queues; quiet: hosts that could
 ---@field programs integer? no_host: live programs that claim by themselves
 ---@field handler string? no_handler; scheduled, retry, poll, waits_signal: no live host has one of this name
@@ -1216,6 +1247,8 @@ function Job:db() end
 ---| "retry"
 ---| "poll"
 ---| "queue_paused"
+---| "name_paused" # all jobs of its name
+---| "all_paused" # every queue
 ---| "no_host" # none that lives serves its queue
 ---| "no_handler" # none of the serving hosts has one
 ---| "quiet" # the serving hosts take no jobs now
@@ -1242,6 +1275,7 @@ function Job:db() end
 ---@field queues nightshift.QueueStats[] by name
 ---@field holders nightshift.Holder[]
 ---@field unserved nightshift.Unserved[] ready jobs of names that no live host handles
+---@field paused {all: number?, names: {name: string, since: number}[]} instants since which: every queue, names of jobs
 ---@field counters table<string, number> of this handle; `slow`: answers that took more than a second,
 ---`slowest`: the longest, seconds
 

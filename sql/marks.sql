@@ -18,6 +18,14 @@ CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin
 -- This database in the name of a lock: in ASCII and short, whatever the database is called.
 MD5(DATABASE())
 
+-- mark: all_paused
+-- Is every queue paused, by one row?
+((SELECT COUNT(*) FROM nightshift_paused_name WHERE name = '') > 0)
+
+-- mark: paused_mark
+-- A number for the set of names that are paused; 0: none is.
+(SELECT CAST(COALESCE(SUM(CRC32(name) + 1), 0) AS SIGNED) FROM nightshift_paused_name)
+
 -- mark: tokens
 -- Behind `JSON_TABLE(text, `: the columns of [[id,run],…].
 '$[*]' COLUMNS (id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')

@@ -8,6 +8,7 @@ local core = require "nightshift.core"
 local flow = require "nightshift.flow"
 local lock = require "nightshift.lock"
 local options = require "nightshift.options"
+local pauses = require "nightshift.pauses"
 local queue = require "nightshift.queue"
 local report = require "nightshift.report"
 local results = require "nightshift.results"
@@ -40,6 +41,11 @@ function methods:queue(name)
   local ok, message, code = options.name("queue name", name, options.MAX_QUEUE)
   if not ok then return nil, message, code end
   return queue.new(self, name)
+end
+
+local function check_text(verb, name)
+  if type(name) ~= "string" then raise("%s: the name must be a string, got %s", verb, type(name)) end
+  return name
 end
 
 local function check_id(verb, id)
@@ -135,6 +141,38 @@ end
 function methods:resume(id)
   return live(self, "resume"):tree("resume", check_id("resume", id))
 end
+
+--- No job of this name starts anywhere until it is resumed, whatever its queue, and before the first
+-- is pushed, too. What runs runs on, jobs stay where they are; a busy host obeys within a second.
+---@param name string
+---@return boolean|nil changed false: it was paused
+---@return string? message
+---@return string? code
+function methods:pause_name(name)
+  return pauses.set(live(self, "pause_name"), check_text("pause_name", name), true)
+end
+
+--- Ends what `pause_name` began; hosts are woken at once.
+---@param name string
+---@return boolean|nil changed false: it was not paused
+---@return string? message
+---@return string? code
+function methods:resume_name(name)
+  return pauses.set(live(self, "resume_name"), check_text("resume_name", name), false)
+end
+
+--- No job starts anywhere until `resume_all`: every queue is paused, adopted tables and queues that
+-- are made later among them.
+---@return boolean|nil changed false: all were paused
+---@return string? message
+---@return string? code
+function methods:pause_all() return pauses.set(live(self, "pause_all"), nil, true) end
+
+--- Ends what `pause_all` began; queues and names that are paused by themselves stay so.
+---@return boolean|nil changed false: they were not paused
+---@return string? message
+---@return string? code
+function methods:resume_all() return pauses.set(live(self, "resume_all"), nil, false) end
 
 --- Runs a finished job again with fresh budgets. `tree`: all failed jobs at or below it, each
 -- waiting for the same jobs as before; gives how many.
@@ -355,11 +393,6 @@ end
 ---@return string? code
 function methods:schedules() return schedule.list(live(self, "schedules")) end
 
-local function check_text(verb, name)
-  if type(name) ~= "string" then raise("%s: the name must be a string, got %s", verb, type(name)) end
-  return name
-end
-
 --- Stops the ticks of a schedule.
 ---@param name string
 ---@return true|nil
@@ -433,7 +466,8 @@ function methods:rescue(opts)
   return handle:look(given.wait or 2000000)
 end
 
-scope.watch(methods, { "queue", "execute", "cancel", "pause", "resume", "retry", "run_now", "deadline", "reprioritise",
+scope.watch(methods, { "queue", "execute", "cancel", "pause", "resume", "pause_name", "resume_name", "pause_all",
+  "resume_all", "retry", "run_now", "deadline", "reprioritise",
   "signal", "flow", "flow_many", "prune", "adopt", "schedule", "schedule_pause", "schedule_resume", "schedule_run",
   "schedule_remove" })
 

@@ -272,7 +272,7 @@ end
 queue.add_claims(methods, live, claim, "jobs")
 
 --- Stops claims from this queue, by busy hosts within a second; claimed jobs go on. Pushes still
--- work.
+-- work. A queue without a push so far is made, paused.
 function methods:pause()
   return live(self, "pause"):pause(self.name, true)
 end

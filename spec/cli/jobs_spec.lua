@@ -223,7 +223,7 @@ describe("queues and jobs:", function()
       assert.is_true(#status.holders >= 1)
       assert.is_truthy(ok({ "status" }):find "\n *HOLDER +KIND", "holders are shown")
       job:ack()
-      fails(1, { "pause", "no such queue" }, "no such queue", "(NOT_FOUND)")
+      fails(1, { "resume", "no such queue" }, "no such queue", "(NOT_FOUND)")
     end)
   end)
 
@@ -441,7 +441,7 @@ waiting parent %d
       assert.equal("q resumed\n", ok { "resume", "q" })
       fails(1, { "pause", "4711" }, "4711: there is no job 4711", "NOT_FOUND")
       fails(1, { "resume", text(parent) }, "is not paused", "STATE")
-      fails(2, { "pause" }, "give queue names or job ids")
+      fails(2, { "pause" }, "give queue names, job ids, --name or --all")
     end)
   end)
 

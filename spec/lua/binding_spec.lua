@@ -581,7 +581,7 @@ describe("the other verbs", function()
       assert.has_error(function() db[verb](db, "x") end)
       assert.has_error(function() db[verb](db, 1.5) end)
     end
-    assert.same({ nil, "NOT_FOUND" }, (answer(db:pause("no such queue", true))))
+    assert.same({ nil, "NOT_FOUND" }, (answer(db:pause("no such queue", false))))
     assert.has_error(function() db:pause("outside") end)
   end)
 

@@ -52,7 +52,8 @@ end
 
 local function wipe()
   for _, name in ipairs { "job", "ready", "scheduled", "edge", "child", "signal", "met", "lease", "holder", "running",
-    "finished", "attempt", "unique_key", "slot", "served", "pause", "owed", "schedule" } do
+    "finished", "attempt", "unique_key", "slot", "served", "pause", "paused_name", "owed",
+    "schedule" } do
     assert(watch:execute("DELETE FROM nightshift_" .. name))
   end
 end
@@ -425,6 +426,13 @@ local calls = {
   ["claim, strictly"] = { arrange = push, run = function(h) return h:claim("q", 3, 0, 0, true) end },
   ["claim, of some names"] = {
     arrange = push, run = function(h) return h:claim("q", 3, 0, 0, false, { "n", "other" }) end,
+  },
+  ["claim, less a name"] = {
+    arrange = function(h)
+      push(h)
+      assert(watch:execute "INSERT INTO nightshift_paused_name VALUES ('other', 1)")
+    end,
+    run = function(h) return h:claim("q", 3) end,
   },
   ["claim, aged"] = {
     arrange = function(h)

@@ -444,6 +444,18 @@ describe("rows that are claimed one by one", function()
     assert(assert(t:claim()):ack())
   end)
 
+  it("are not given while their name is paused, or every queue", function()
+    local name = b:execute("SELECT MIN(name) AS name FROM nightshift_job")[1].name
+    assert(b:pause_name(name))
+    assert.is_nil((t:claim()))
+    assert(b:resume_name(name))
+    assert(assert(t:claim()):ack())
+    assert(b:pause_all())
+    assert.is_nil((t:claim()))
+    assert(b:resume_all())
+    assert(assert(t:claim()):ack())
+  end)
+
   it("release the jobs that wait for theirs", function()
     local q, job = b:queue "q", assert(t:claim())
     local next_id = assert(q:push("next", 1, { after = { job.id } }))

@@ -13,6 +13,10 @@ LEFT JOIN nightshift_finished f ON f.id = a.id
 WHERE a.id <> COALESCE(w.parent, 0) AND COALESCE(j.parent, f.parent, 0) <> w.id
 ORDER BY a.n
 
+-- name: admin_claimers
+-- Key: none, all holders: they are few.
+SELECT id FROM nightshift_holder WHERE dead IS NULL
+
 -- name: admin_due_now
 -- Params: job. Key: PRIMARY of job, locked by admin_lock.
 UPDATE nightshift_job SET run = run + 1, due = {now} WHERE id = ?
@@ -89,6 +93,10 @@ FROM nightshift_finished f FORCE INDEX (PRIMARY) WHERE f.id = ? FOR UPDATE
 -- Params: paused, name. Key: name; no job is locked.
 UPDATE nightshift_queue SET paused = ? WHERE name = ?
 
+-- name: admin_pause_name
+-- Params: name. Key: PRIMARY of paused_name.
+INSERT IGNORE INTO nightshift_paused_name (name, since) VALUES (?, {now})
+
 -- name: admin_rank
 -- Params: runs more, rank, job. Key: PRIMARY of job, locked by admin_lock. The history, and a
 -- program that runs the job again, have the new priority, too.
@@ -97,6 +105,10 @@ UPDATE nightshift_job SET run = run + ?, rank = ?, priority = 255 - rank WHERE i
 -- name: admin_ready_at
 -- Params: queue, rank, job, run. Key: PRIMARY of ready, one lane. No locks.
 SELECT ready_at FROM nightshift_ready WHERE queue_id = ? AND rank = ? AND job_id = ? AND run = ?
+
+-- name: admin_resume_name
+-- Params: name. Key: PRIMARY of paused_name.
+DELETE nightshift_paused_name FROM nightshift_paused_name WHERE name = ?
 
 -- name: admin_retry
 -- Params: job. Key: PRIMARY of finished, locked by admin_finished. Fresh

@@ -121,9 +121,10 @@ INSERT INTO nightshift_lease (id, holder, claimed, jobs) VALUES (?, ?, {now}, ?)
 -- Params: lease, holder, queue, rank, floor and end per lane. A whole claim of one job in one round
 -- trip: the first row that no other transaction has locked, the lease, the commit. Gives the job as
 -- claim_read does, all NULL when there is none, and which row it was. No row: nothing was claimed,
--- as there is none, or the queue is paused. Keys: PRIMARY of ready, a range per lane, past locked
--- rows; PRIMARY of holder. Locks our own row there, which says that we were not declared dead. A
--- failure is rolled back here or, after a KILL, by the sender. No EXISTS: see source_known.
+-- as there is none, or the queue is paused, or some name of jobs is. Keys: PRIMARY of ready, a
+-- range per lane, past locked rows; PRIMARY of holder. Locks our own row there, which says that we
+-- were not declared dead. A failure is rolled back here or, after a KILL, by the sender. No EXISTS:
+-- see source_known.
 BEGIN NOT ATOMIC
   DECLARE v_lease BIGINT DEFAULT ?;
   DECLARE v_holder BIGINT DEFAULT ?;
@@ -140,6 +141,7 @@ BEGIN NOT ATOMIC
   FROM nightshift_ready FORCE INDEX (PRIMARY)
   WHERE queue_id = v_queue AND (/*lanes*/)
     AND (SELECT q.paused FROM nightshift_queue q WHERE q.id = v_queue) = 0
+    AND {paused_mark} = 0
   ORDER BY queue_id, rank, ready_at, job_id LIMIT 1 FOR UPDATE SKIP LOCKED;
   IF v_id IS NOT NULL THEN
     DELETE FROM nightshift_ready

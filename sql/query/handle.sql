@@ -164,12 +164,21 @@ INSERT IGNORE INTO nightshift_queue (name, created) VALUES (?, {now})
 SELECT id, paused FROM nightshift_queue WHERE name = ?
 
 -- name: queue_list
--- Key: PRIMARY, all rows: there are few queues.
-SELECT id, name, paused FROM nightshift_queue ORDER BY id
+-- Key: PRIMARY, all rows in its order: there are few queues. Before them, with the id 0, stand
+-- the names of jobs that are paused: they are fewer. (The first part decides how long a name
+-- may be.)
+SELECT 0 AS id, name, TRUE AS paused FROM nightshift_paused_name
+UNION ALL
+SELECT id, name, paused OR {all_paused} FROM nightshift_queue FORCE INDEX (PRIMARY)
 
 -- name: queue_paused
--- Params: id. Key: PRIMARY.
-SELECT paused FROM nightshift_queue WHERE id = ?
+-- Params: id. Key: PRIMARY; all paused names, they are few. Integers: is it paused, and the mark
+-- of the names of jobs that are (see ns_paused).
+SELECT paused OR {all_paused} AS paused, {paused_mark} AS mark FROM nightshift_queue WHERE id = ?
+
+-- name: queue_paused_names
+-- Key: PRIMARY, all rows. The names of jobs that are paused.
+SELECT name FROM nightshift_paused_name ORDER BY name
 
 -- name: server_cluster
 -- Is it a node of a Galera cluster? Not all servers know the variable (1193: no).

@@ -5,10 +5,11 @@
 CALL nightshift_listen(?, ?)
 
 -- name: listen_look
--- Part of listen_wait. Params: newest known queue, paused ones ([id,…]), our holder. 2:
--- something is ready, a queue is new or is paused no more; 4: a notice; 0: nothing. In the
--- place of the mark (near) is TRUE, or where in its lanes to begin, past deleted rows. Key:
--- PRIMARY of ready, up to the first row of each queue that no session is about to claim.
+-- Part of listen_wait. Params: newest known queue, paused ones ([id,…]), the mark of the paused
+-- names (see ns_paused_names), our holder. 2: something is ready, a queue is new or is paused
+-- no more, other names are paused; 4: a notice; 0: nothing. In the place of the mark (near) is
+-- TRUE, or where in its lanes to begin, past deleted rows. Key: PRIMARY of ready, up to the
+-- first row of each queue that no session is about to claim.
 -- Committed rows are found without locks, and asked for with locks one at a time, skipping
 -- locked rows. A locking read through deleted rows would lock them, too. When purge removes one
 -- just then its lock becomes one on the gap, where pushes wait.
@@ -21,7 +22,8 @@ SELECT CASE
           LIMIT 1 LOCK IN SHARE MODE SKIP LOCKED) = 1)
     OR EXISTS(SELECT 1 FROM nightshift_queue WHERE id > ?)
     OR EXISTS(SELECT 1 FROM JSON_TABLE(?, '$[*]' COLUMNS (id INT PATH '$')) p
-      STRAIGHT_JOIN nightshift_queue q ON q.id = p.id WHERE NOT q.paused) THEN 2
+      STRAIGHT_JOIN nightshift_queue q ON q.id = p.id WHERE NOT q.paused AND NOT {all_paused})
+    OR {paused_mark} <> ? THEN 2
   WHEN EXISTS(SELECT 1 FROM nightshift_notice WHERE holder = ?) THEN 4
   ELSE 0 END
 
@@ -30,7 +32,8 @@ SELECT CASE
 SELECT CASE
   WHEN EXISTS(SELECT 1 FROM nightshift_queue WHERE id > ?)
     OR EXISTS(SELECT 1 FROM JSON_TABLE(?, '$[*]' COLUMNS (id INT PATH '$')) p
-      STRAIGHT_JOIN nightshift_queue q ON q.id = p.id WHERE NOT q.paused) THEN 2
+      STRAIGHT_JOIN nightshift_queue q ON q.id = p.id WHERE NOT q.paused AND NOT {all_paused})
+    OR {paused_mark} <> ? THEN 2
   WHEN EXISTS(SELECT 1 FROM nightshift_notice WHERE holder = ?) THEN 4
   ELSE 0 END
 

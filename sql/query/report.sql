@@ -286,7 +286,7 @@ FROM ((SELECT queue_id, ready_at, job_id, run, kind FROM nightshift_ready
       UNION ALL
       (SELECT queue_id, run_at, job_id, run, kind FROM nightshift_scheduled
        WHERE run_at <= {now} + ? ORDER BY run_at, job_id LIMIT ?)) r
-JOIN nightshift_queue q ON q.id = r.queue_id AND NOT q.paused
+JOIN nightshift_queue q ON q.id = r.queue_id AND NOT q.paused AND NOT {all_paused}
 JOIN nightshift_job j ON j.id = r.job_id AND j.run = r.run
 WHERE r.kind NOT IN (SELECT CRC32(v.name)
     FROM JSON_TABLE(?, '$[*]' COLUMNS (name VARCHAR(100) {bytes} PATH '$')) v)
@@ -309,6 +309,11 @@ FROM information_schema.processlist p
 LEFT JOIN nightshift_holder h ON h.connection = p.id AND h.dead IS NULL
 WHERE BINARY p.db = BINARY DATABASE()
   AND (h.id IS NOT NULL OR p.info LIKE 'DO SLEEP(1) /* nightshift owes %')
+
+-- name: report_paused_names
+-- The names of jobs that are paused, µs since when. Index: PRIMARY, all rows: they are few.
+-- Locks: none.
+SELECT name, since FROM nightshift_paused_name ORDER BY name
 
 -- name: report_place
 -- The database and server, named the same for all sessions. Key: none. Locks: none.
@@ -462,9 +467,11 @@ WHERE h.dead IS NULL
 ORDER BY h.id
 
 -- name: report_why_job
--- A live job; lease: the claim of its present run. Params: job id. Index: job and
--- queue PRIMARY; all leases, they are few. Locks: none.
+-- A live job; lease: the claim of its present run. Params: job id. Index: job, queue and
+-- paused_name PRIMARY; all leases, they are few. Locks: none.
 SELECT j.id, j.name, j.queue_id, q.name AS queue, q.paused AS queue_paused, j.run,
+  {all_paused} AS all_paused,
+  (SELECT COUNT(*) FROM nightshift_paused_name p WHERE p.name = j.name) AS name_paused,
   j.attempts, j.polls, j.crashes, j.lost, j.missed, j.missing_since,
   j.max_attempts, j.max_polls, j.max_crashes, j.due, j.deadline, j.unmet, j.waits, j.awaits,
   j.parent, j.paused, j.phase, {now} AS now, c.id AS lease, {state} AS state

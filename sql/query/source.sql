@@ -241,7 +241,7 @@ WHERE u.job_id IS NOT NULL OR o.seq IS NOT NULL
 -- All sources with their settings and the number of rows with debts. unserved: µs since a host
 -- last took in rows; NULL: one does, or none has. Only the 100,000 oldest debts are counted.
 -- Keys: name of queue; PRIMARY of owed, a range. No locks.
-SELECT s.id, s.tab AS `table`, s.mapping, s.rate, COALESCE(q.paused, 0) AS paused,
+SELECT s.id, s.tab AS `table`, s.mapping, s.rate, COALESCE(q.paused, 0) OR {all_paused} AS paused,
   IS_USED_LOCK(CONCAT('nightshift-source:', {here}, ':', s.id)) IS NOT NULL AS served,
   {now} - s.seen AS unserved, COALESCE(o.n, 0) AS owed, COALESCE(o.refused, 0) AS refused, o.why
 FROM nightshift_source s
@@ -372,7 +372,7 @@ SET SESSION wait_timeout = ?
 -- Params: queue, how many, queue, source. Keys: PRIMARY of ready, a range of
 -- so many; PRIMARY of unique_key, of_row; a row each. No locks. How many jobs are ready; do jobs
 -- of the table live, are rows owed anything, and anything that was not refused?
-SELECT q.paused, s.rate,
+SELECT q.paused OR {all_paused} AS paused, s.rate,
   (SELECT COUNT(*) FROM (SELECT 1 FROM nightshift_ready FORCE INDEX (PRIMARY)
     WHERE queue_id = ? AND job_id > 0 LIMIT ?) r) AS ready,
   EXISTS(SELECT 1 FROM nightshift_unique_key u FORCE INDEX (PRIMARY) WHERE u.queue_id = q.id

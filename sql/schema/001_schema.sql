@@ -172,6 +172,13 @@ CREATE TABLE nightshift_pause (
   since BIGINT NOT NULL
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin
 
+-- name: create_paused_name
+-- Names of jobs that no claim takes, whatever their queue. The empty name stands for every queue.
+CREATE TABLE nightshift_paused_name (
+  name VARCHAR(100) NOT NULL PRIMARY KEY,
+  since BIGINT NOT NULL
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin
+
 -- name: create_lease
 -- A claimed batch: jobs is [[id,run],…], without a space. Deleted when its last job
 -- settles, never rewritten.

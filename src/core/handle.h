@@ -56,6 +56,7 @@ struct ns_db {
   ns_queue_name **queues; /* known queues, by id, which never changes; owned */
   ns_queue_name **by_name; /* the same, in another order */
   size_t nqueues, capqueues, capnames;
+  ns_paused paused; /* names */
   int64_t next_id, end_id; /* rest of the id block of this process */
   int64_t holder;      /* id of our holder row; 0: not registered */
   bool is_host;

@@ -400,6 +400,11 @@ ns_status ns_prune_tree(ns_db *db, int64_t id, int64_t *deleted, ns_err *err);
 /* Reads all queues by id; '*rows' is malloc'd, the caller frees it. */
 ns_status ns_queues(ns_db *db, ns_queue_row **rows, size_t *n, ns_err *err);
 
+/* The names of jobs that are paused, as the queues were last read, each ended by NUL. An empty
+** one comes first and stands for every queue. Borrowed until the queues are read again.
+** '*mark': a number for this set. */
+ns_bytes ns_paused_names(const ns_db *db, int64_t *mark);
+
 /* The id of a queue, created when 'create'. Errors: INVALID, NOT_FOUND. */
 ns_status ns_queue_id(ns_db *db, ns_bytes name, bool create, int64_t *id,
                       ns_err *err);
@@ -459,6 +464,7 @@ typedef struct ns_awaited {
   size_t nqueues;
   const int64_t *paused; /* ids of queues: one of them is resumed */
   size_t npaused;
+  int64_t names;  /* the mark of ns_paused_names: others are paused */
   int64_t newest; /* a queue with a greater id appears; negative: no matter */
   int64_t holder; /* a notice for it, or the death of another one; 0: neither matters */
 } ns_awaited;

@@ -6,6 +6,7 @@ local hosts = require "nightshift.report.hosts"
 local known = require "nightshift.source.known"
 local options = require "nightshift.options"
 local output = require "nightshift.cli.output"
+local pauses = require "nightshift.pauses"
 local report = require "nightshift.report"
 local units = require "nightshift.units"
 local versions = require "nightshift.versions"
@@ -28,12 +29,14 @@ function queues.define(parser)
   status:epilog(COLUMNS)
   status:flag("--json", "Print JSON.")
   for _, verb in ipairs {
-    { "pause", "Stop claims from queues, or of a job and all below it; pushes still work." },
+    { "pause", "Stop claims from queues, of jobs of a name, of all, or of a job and all below it; pushes still work." },
     { "resume", "Let claims go on." },
   } do
     local command = parser:command(table.unpack(verb))
     command:argument("what", "Queue names, and job ids: a number is a job."):args "*"
     command:option("--queue", "A queue, also one whose name is a number."):count "*"
+    command:option("--name", "Jobs of these names, whatever their queue."):args "+":count "*"
+    command:flag("--all", "Every queue, adopted tables and queues made later among them.")
     command:flag("--tree", "Jobs are always meant with all below them.")
   end
   local tune = parser:command("tune", "Change how fast an adopted table is worked on, everywhere; 0: no limit.")
@@ -176,13 +179,23 @@ local function show_adopted(tables)
   output.table(adopted_columns(), tables)
 end
 
+--- What is paused beside single queues.
+local function show_paused(paused)
+  if paused.all or #paused.names > 0 then output.line() end
+  if paused.all then output.line("every queue is paused, since " .. output.time(paused.all)) end
+  for _, row in ipairs(paused.names) do
+    output.line(("jobs named %s are paused, since %s"):format(output.one_line(row.name, 100), output.time(row.since)))
+  end
+end
+
 local function show_queues(stats)
   if #stats.queues == 0 then
     output.line "no queues yet; `nightshift push` makes the first"
-    if #stats.holders == 0 then return end
+    if #stats.holders == 0 then return show_paused(stats.paused) end
   else
     output.table(QUEUE_COLUMNS, stats.queues)
   end
+  show_paused(stats.paused)
   for i, row in ipairs(stats.unserved) do
     if i == 1 then output.line() end
     output.line("no live host has a handler for " .. output.one_line(hosts.unserved_text(row), 400))
@@ -210,7 +223,7 @@ function commands.status(args)
   local mended = context.must(units.rows(db._handle:execute "@report_mended"))
   if args.json then
     return output.json {
-      now = stats.now, queues = core.array(stats.queues), holders = core.array(stats.holders),
+      now = stats.now, queues = core.array(stats.queues), paused = stats.paused, holders = core.array(stats.holders),
       slots = core.array(slots), unserved = core.array(stats.unserved), mended = core.array(mended),
       running = core.array(running),
       adopted = { tables = core.array(adopted) },
@@ -245,9 +258,9 @@ local function pause_job(db, id, paused)
   context.report_failure(tostring(id), message, code)
 end
 
--- Queue names and job ids apart: {queues = {…}, jobs = {…}}.
+-- Queue names, job ids and names of jobs apart.
 local function sort_out(args)
-  local queue_names, ids = {}, {}
+  local queue_names, ids, names = {}, {}, {}
   for _, name in ipairs(args.queue) do queue_names[#queue_names + 1] = name end
   for _, what in ipairs(args.what) do
     if what:find "^%d+$" then
@@ -258,18 +271,38 @@ local function sort_out(args)
       queue_names[#queue_names + 1] = what
     end
   end
-  if #queue_names + #ids == 0 then context.fail(context.USAGE, "give queue names or job ids") end
+  for _, list in ipairs(args.name) do table.move(list, 1, #list, #names + 1, names) end
+  if #queue_names + #ids + #names == 0 and not args.all then
+    context.fail(context.USAGE, "give queue names, job ids, --name or --all")
+  end
   for _, name in ipairs(queue_names) do context.check_name("queue name", name, options.MAX_QUEUE) end
-  return queue_names, ids
+  for _, name in ipairs(names) do context.check_name("--name: job name", name, options.MAX_NAME) end
+  return queue_names, ids, names
+end
+
+--- Jobs of a name; nil: every queue.
+local function pause_name(db, name, paused)
+  local what = name and "jobs named " .. output.one_line(name, 100) or "every queue"
+  local changed, message, code = pauses.set(db._handle, name, paused)
+  if changed == nil then
+    context.report_failure(what, message, code)
+  elseif changed then
+    output.line(("%s: %s"):format(what, paused and "paused" or "resumed"))
+  else
+    output.line(("%s: %s"):format(what, paused and "paused before" or "not paused"))
+  end
+  return changed ~= nil
 end
 
 local function set_paused(paused)
   return function(args)
-    local queue_names, ids = sort_out(args)
+    local queue_names, ids, names = sort_out(args)
     local db <close> = context.connect(args)
     local failed = false
     for _, name in ipairs(queue_names) do failed = not pause_queue(db, name, paused) or failed end
     for _, id in ipairs(ids) do failed = not pause_job(db, id, paused) or failed end
+    for _, name in ipairs(names) do failed = not pause_name(db, name, paused) or failed end
+    if args.all then failed = not pause_name(db, nil, paused) or failed end
     return failed and context.FAILURE or 0
   end
 end

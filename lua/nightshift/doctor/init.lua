@@ -66,7 +66,7 @@ local GROUPS = { "server", "tables", "calls", "jobs" }
 local ORDER = {
   "server", "connection", "clock", "isolation", "settings", "durability", "binlog", "writable",
   "schema", "tables", "write", "ids", "procedures", "grants", "ring", "locks", "plans", "timeouts",
-  "connections", "statements", "tmpdir", "transactions", "handlers", "holders", "scripts", "lost",
+  "connections", "statements", "tmpdir", "transactions", "handlers", "paused", "holders", "scripts", "lost",
   "adopted",
 }
 

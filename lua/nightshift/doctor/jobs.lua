@@ -26,6 +26,20 @@ function checks.handlers(seen)
     "run a host with such a handler, or cancel them; they stay ready"
 end
 
+function checks.paused(seen)
+  if seen.calls_only then return "ok", CALLS_ONLY end
+  if not seen.tables then return "warn", NOT_LOOKED_AT, "see schema" end
+  local rows = ask(seen, "report_paused_names")
+  if not rows then return "ok", "not looked at: this user may not read them" end
+  if #rows == 0 then return "ok", "no name of a job is paused, nor all queues" end
+  local texts, ends = {}, {}
+  for i, row in ipairs(rows) do
+    texts[i] = row.name == "" and "every queue" or ("jobs named '%s'"):format(row.name)
+    ends[i] = row.name == "" and "--all" or "--name " .. row.name
+  end
+  return "warn", "paused: " .. table.concat(texts, ", "), "nightshift resume " .. table.concat(ends, " ")
+end
+
 local SILENT = 30 * 1000000 -- µs without a beat after which a host is dead
 
 function checks.holders(seen)

@@ -6,6 +6,7 @@
 local core = require "nightshift.core"
 local hosts = require "nightshift.report.hosts"
 local options = require "nightshift.options"
+local pauses = require "nightshift.pauses"
 local units = require "nightshift.units"
 
 local report = {}
@@ -262,10 +263,14 @@ function report.stats(handle)
   end
   left, message, code = hosts.unserved(handle)
   if not left then return nil, message, code end
+  local paused
+  paused, message, code = pauses.list(handle)
+  if not paused then return nil, message, code end
   local counters = handle:counters()
   counters.slowest = units.seconds(counters.slowest)
   left = units.rows(left)
-  return { now = units.seconds(now), queues = queues, holders = holders, unserved = left, counters = counters }
+  return { now = units.seconds(now), queues = queues, holders = holders, unserved = left, paused = paused,
+    counters = counters }
 end
 
 --- Slots that are held, by name.

@@ -162,7 +162,8 @@ local look
 
 -- Which of several facts to follow: the least likely to move by itself.
 local WEIGHT = { paused = 5, waits = 5, waits_children = 5, waits_signal = 5, no_handler = 4, no_host = 4, lost = 4,
-  queue_paused = 4, quiet = 3, scheduled = 2, retry = 2, poll = 2, busy = 1, limit = 1, finished = -1 }
+  queue_paused = 4, all_paused = 4, name_paused = 4, quiet = 3, scheduled = 2, retry = 2, poll = 2, busy = 1, limit = 1,
+  finished = -1 }
 
 --- Adds to `fact` the jobs of `ids` that it waits for, and the one to follow.
 local function follow(handle, fact, ids, depth, seen)
@@ -303,6 +304,13 @@ end
 
 local no_handler
 
+--- The pause that holds jobs of its queue or name, if there is one, and its words.
+local function switched_off(row)
+  if row.all_paused ~= 0 then return "all_paused", "every queue is paused" end
+  if row.queue_paused ~= 0 then return "queue_paused", ("its queue '%s' is paused"):format(row.queue) end
+  if row.name_paused ~= 0 then return "name_paused", ("jobs named '%s' are paused"):format(row.name) end
+end
+
 local function scheduled(handle, row)
   if row.missed > 0 then return no_handler(handle, row) end
   local attempt = ask(handle, "attempt", row.id)[1]
@@ -317,9 +325,10 @@ local function scheduled(handle, row)
   else
     fact = { kind = "scheduled", due = row.due, says = ("is scheduled, due in %s"):format(later(row)) }
   end
-  if row.queue_paused ~= 0 then
-    fact.queue_paused = true
-    fact.says = ("%s, and its queue '%s' is paused"):format(fact.says, row.queue)
+  local by, held = switched_off(row)
+  if by then
+    fact[by] = true
+    fact.says = ("%s, and %s"):format(fact.says, held)
   end
   return fact
 end
@@ -465,9 +474,8 @@ local function capacity(handle, rows, queue)
 end
 
 local function ready(handle, row)
-  if row.queue_paused ~= 0 then
-    return { kind = "queue_paused", says = ("is ready, but its queue '%s' is paused"):format(row.queue) }
-  end
+  local by, switch = switched_off(row)
+  if by then return { kind = by, says = "is ready, but " .. switch } end
   local found = hosts_for(handle, row)
   if #found.serve == 0 then return no_host(row, found) end
   if #found.know == 0 then return no_handler(handle, row) end

@@ -387,7 +387,7 @@ ns_status ns_reprioritise(ns_db *db, int64_t id, int64_t priority, ns_err *err) 
 
 ns_status ns_pause(ns_db *db, ns_bytes queue, bool paused, ns_err *err) {
   int64_t id;
-  ns_status st = ns_queue_id(db, queue, false, &id, err);
+  ns_status st = ns_queue_id(db, queue, paused, &id, err);
   if (st == NS_OK)
     st = ns_db_ready(db, err);
   if (st == NS_OK)

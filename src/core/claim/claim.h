@@ -101,18 +101,29 @@ bool ns_claim_sweep_is_cheap(const ns_claim_queue *q);
 
 /* -------------------------------------------------------------- names */
 
-/* Which names a handle claims: all, or some, as kinds (see ns_db_kind_of). Two names may
-** share a kind, so the names of claimed jobs are compared once more. */
+/* Which names a handle claims: all, or some, and no paused one; as kinds (see ns_db_kind_of).
+** Two names may share a kind, so the names of claimed jobs are compared once more. */
 typedef struct ns_claim_filter {
-  ns_buf names; /* each ended by NUL, sorted */
-  ns_buf kinds; /* " AND kind IN (0,…)", ended by NUL; empty: all names */
+  bool some;       /* else all names are wanted */
+  ns_buf names;    /* that are wanted, each ended by NUL, sorted */
+  ns_buf paused;   /* as in ns_paused, without the empty one */
+  int64_t version; /* of ns_paused */
+  ns_buf kinds;    /* " AND kind IN (0,…) AND kind NOT IN (…)", or one of the two, ended by
+                   ** NUL; empty: any kind */
 } ns_claim_filter;
 
 /* The condition behind that of the lanes; NULL: there is none. */
 const char *ns_claim_filter_kinds(const ns_claim_filter *f);
 
-/* Is 'name' one of the filter's names? */
+/* Is 'name' wanted, and not paused? */
 bool ns_claim_filter_has(const ns_claim_filter *f, ns_bytes name);
+
+/* Is it paused? */
+bool ns_claim_filter_pauses(const ns_claim_filter *f, ns_bytes name);
+
+/* From now on claims leave out the names that the handle knows to be paused (db->paused).
+** Errors: NOMEM. */
+ns_status ns_claim_obey(ns_db *db, ns_err *err);
 
 /* ------------------------------------------------------------ batches */
 

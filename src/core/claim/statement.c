@@ -2,8 +2,9 @@
 ** The text of a claiming statement, and which of its two forms runs.
 **
 ** The text has the lanes of one queue as ranges in the order of the key. It has the kinds of
-** the names that this handle claims, made once when the names are given. It depends only on the
-** number of ranges and on whether all rows are wanted, so few statements are prepared.
+** the names that this handle claims, made when names are given, paused or resumed. It depends
+** only on the number of ranges and on whether all rows are wanted, so few statements are
+** prepared.
 **
 ** The fast form is a DELETE that gives up at once when it meets a row that another transaction
 ** has locked. Then the other form runs: a SELECT … SKIP LOCKED and a DELETE of its rows by key.
@@ -26,6 +27,7 @@
 
 void ns_claim_filter_free(ns_claim_filter *o) {
   ns_buf_free(&o->names);
+  ns_buf_free(&o->paused);
   ns_buf_free(&o->kinds);
 }
 
@@ -41,11 +43,20 @@ void ns_claim_filter_text(const ns_claim_filter *o, ns_buf *text, ns_sql sql) {
     ns_buf_adds(text, ns_sql_texts[sql]);
 }
 
-bool ns_claim_filter_has(const ns_claim_filter *o, ns_bytes name) {
-  for (size_t at = 0; at < o->names.n; at += strlen(o->names.p + at) + 1)
-    if (strlen(o->names.p + at) == name.n && memcmp(o->names.p + at, name.p, name.n) == 0)
+/* Names that are each ended by NUL. */
+static bool is_in_list(const ns_buf *list, ns_bytes name) {
+  for (size_t at = 0; at < list->n; at += strlen(list->p + at) + 1)
+    if (strlen(list->p + at) == name.n && memcmp(list->p + at, name.p, name.n) == 0)
       return true;
-  return o->kinds.n == 0;
+  return false;
+}
+
+bool ns_claim_filter_pauses(const ns_claim_filter *o, ns_bytes name) {
+  return is_in_list(&o->paused, name);
+}
+
+bool ns_claim_filter_has(const ns_claim_filter *o, ns_bytes name) {
+  return !ns_claim_filter_pauses(o, name) && (!o->some || is_in_list(&o->names, name));
 }
 
 static int by_bytes(const void *a, const void *b) {
@@ -55,22 +66,41 @@ static int by_bytes(const void *a, const void *b) {
   return order != 0 ? order : (x->n > y->n) - (x->n < y->n);
 }
 
-/* 'names' are sorted. False: out of memory. */
-static bool make_filter(ns_claim_filter *o, const ns_bytes *names, size_t n) {
-  ns_buf_addf(&o->kinds, " AND kind IN (%d", NS_KIND_ANY);
-  for (size_t i = 0; i < n; i++) {
-    ns_buf_add(&o->names, names[i].p, names[i].n);
-    ns_buf_addc(&o->names, '\0');
-    ns_buf_addf(&o->kinds, ",%lld", (long long)ns_db_kind_of(names[i]));
+/* Adds the kinds of the names of a list. Without 'any', the kind of rows with an unknown name is
+** left out. '*n' counts them. */
+static void add_kinds(ns_buf *kinds, const ns_buf *list, bool any, size_t *n) {
+  for (size_t at = 0; at < list->n;) {
+    ns_bytes name = ns_str(list->p + at);
+    int64_t kind = ns_db_kind_of(name);
+    at += name.n + 1;
+    if (!any && kind == NS_KIND_ANY)
+      continue;
+    ns_buf_addf(kinds, "%s%lld", (*n)++ > 0 ? "," : "", (long long)kind);
   }
-  ns_buf_addc(&o->kinds, ')');
-  ns_buf_addc(&o->kinds, '\0');
-  return !o->names.oom && !o->kinds.oom;
 }
 
-static bool is_same_filter(const ns_claim_filter *a, const ns_claim_filter *b) {
-  return a->kinds.n == b->kinds.n && a->names.n == b->names.n &&
-         (a->names.n == 0 || memcmp(a->names.p, b->names.p, a->names.n) == 0);
+/* Makes the condition of the names that are wanted and paused. False: out of memory. */
+static bool make_kinds(ns_claim_filter *o) {
+  ns_buf not = NS_BUF_INIT;
+  size_t n = 1;
+  if (o->some) {
+    ns_buf_addf(&o->kinds, " AND kind IN (%d", NS_KIND_ANY);
+    add_kinds(&o->kinds, &o->names, true, &n);
+    ns_buf_addc(&o->kinds, ')');
+  }
+  n = 0;
+  add_kinds(&not, &o->paused, false, &n);
+  if (n > 0)
+    ns_buf_addf(&o->kinds, " AND kind NOT IN (%.*s)", (int)not.n, not.p);
+  if (o->kinds.n > 0)
+    ns_buf_addc(&o->kinds, '\0');
+  o->kinds.oom = o->kinds.oom || not.oom;
+  ns_buf_free(&not);
+  return !o->names.oom && !o->paused.oom && !o->kinds.oom;
+}
+
+static bool is_same_list(const ns_buf *a, const ns_buf *b) {
+  return a->n == b->n && (a->n == 0 || memcmp(a->p, b->p, a->n) == 0);
 }
 
 /* The floors may hide rows of the new names. */
@@ -82,22 +112,50 @@ static void replace_filter(ns_db *db, const ns_claim_filter *o) {
   ns_claim_lanes_drop_floors(&db->claim.lanes);
 }
 
+/* Wants the names in 'o', which is taken over, less the paused ones. */
+static ns_status use_filter(ns_db *db, ns_claim_filter *o, ns_err *err) {
+  const ns_claim_filter *known = &db->claim.filter;
+  const ns_buf *paused = &db->paused.names;
+  size_t first = paused->n > 0 && paused->p[0] == '\0'; /* the empty name stands for queues */
+  bool ok;
+  if (paused->n > first)
+    ns_buf_add(&o->paused, paused->p + first, paused->n - first);
+  o->version = db->paused.version;
+  ok = make_kinds(o);
+  if (ok && (o->some != known->some || !is_same_list(&o->names, &known->names) ||
+             !is_same_list(&o->paused, &known->paused))) {
+    replace_filter(db, o);
+    return NS_OK;
+  }
+  ns_claim_filter_free(o);
+  if (ok)
+    db->claim.filter.version = db->paused.version;
+  return ok ? NS_OK : ns_no_memory(err);
+}
+
 ns_status ns_claim_only(ns_db *db, const ns_bytes *names, size_t n, ns_err *err) {
-  ns_claim_filter o = {NS_BUF_INIT, NS_BUF_INIT};
+  ns_claim_filter o = {.some = names != NULL};
   ns_bytes *sorted = malloc((n + 1) * sizeof *sorted);
-  bool ok = sorted != NULL;
-  if (ok && names != NULL) {
-    for (size_t i = 0; i < n; i++)
-      sorted[i] = names[i];
+  if (sorted == NULL)
+    return ns_no_memory(err);
+  for (size_t i = 0; names != NULL && i < n; i++)
+    sorted[i] = names[i];
+  if (names != NULL)
     qsort(sorted, n, sizeof *sorted, by_bytes);
-    ok = make_filter(&o, sorted, n);
+  for (size_t i = 0; names != NULL && i < n; i++) {
+    ns_buf_add(&o.names, sorted[i].p, sorted[i].n);
+    ns_buf_addc(&o.names, '\0');
   }
   free(sorted);
-  if (ok && !is_same_filter(&db->claim.filter, &o))
-    replace_filter(db, &o);
-  else
-    ns_claim_filter_free(&o);
-  return ok ? NS_OK : ns_no_memory(err);
+  return use_filter(db, &o, err);
+}
+
+ns_status ns_claim_obey(ns_db *db, ns_err *err) {
+  ns_claim_filter o = {.some = db->claim.filter.some};
+  if (db->claim.filter.version == db->paused.version)
+    return NS_OK;
+  ns_buf_add(&o.names, db->claim.filter.names.p, db->claim.filter.names.n);
+  return use_filter(db, &o, err);
 }
 
 /* ----------------------------------------------------------- ranges of lanes */

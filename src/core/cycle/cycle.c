@@ -42,7 +42,8 @@ static ns_status choose_queues(ns_db *db, ns_cycle_work *w, ns_err *err) {
   ns_status st;
   if (w->want.choose == NULL)
     return NS_OK;
-  if ((st = ns_db_queues_read(db, &rows, &n, err)) == NS_OK)
+  if ((st = ns_db_queues_read(db, &rows, &n, err)) == NS_OK &&
+      (st = ns_claim_obey(db, err)) == NS_OK)
     w->want.choose(&w->want, rows, n);
   free(rows);
   return st;
@@ -275,9 +276,11 @@ static void end_expired(ns_db *db) {
     keep_unsettled(db);
 }
 
-/* A program has no use for a job of another name; a host's worker says so itself. */
+/* Its row did not tell its name, which is paused; or a program has no use for it. Of a name
+** that is not wanted a host's worker says so itself. */
 static bool is_foreign(const ns_db *db, const ns_job *j) {
-  return !db->is_host && !ns_claim_filter_has(&db->claim.filter, j->name);
+  return db->is_host ? ns_claim_filter_pauses(&db->claim.filter, j->name)
+                     : !ns_claim_filter_has(&db->claim.filter, j->name);
 }
 
 /* Takes jobs that are too late or of other names out of the jobs claimed from 'first' on. */

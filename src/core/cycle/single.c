@@ -47,6 +47,7 @@ static ns_status wait_for_work(ns_db *db, int64_t queue_id, bool paused, int64_t
                                  .nqueues = !paused,
                                  .paused = &queue_id,
                                  .npaused = paused,
+                                 .names = db->paused.mark,
                                  .newest = -1,
                                  .holder = db->holder},
                    wait, &why, err);
@@ -90,6 +91,8 @@ ns_status ns_claim(ns_db *db, ns_bytes queue, size_t limit, int64_t wait, int64_
     if (st != NS_OK || out->n > 0)
       break;
     st = ns_db_queue_paused(db, from.queue_id, &paused, err);
+    if (st == NS_OK)
+      st = ns_claim_obey(db, err);
     if (st == NS_OK && (!paused || ns_in_transaction(db))) /* there it is refused */
       st = claim_once(db, &from, limit, lease, out, &next_due, err);
     if (st == NS_OK && out->n == 0 &&

@@ -274,7 +274,15 @@ ns_bytes ns_db_queue_name(const ns_db *db, int64_t id);
 /* Frees the names; only when the handle is closed. */
 void ns_db_queues_free(ns_db *db);
 
-/* Whether a queue is paused at this moment. Errors: GONE. */
+/* The names of jobs that are paused, as the server told when it was last asked for queues. The
+** empty name stands for every queue. */
+typedef struct ns_paused {
+  ns_buf names;    /* each ended by NUL, as the server sorts them */
+  int64_t mark;    /* the sum of kind + 1 of each */
+  int64_t version; /* grows with each change */
+} ns_paused;
+
+/* Whether a queue is paused at this moment; reads the names that are paused, too. Errors: GONE. */
 ns_status ns_db_queue_paused(ns_db *db, int64_t id, bool *paused, ns_err *err);
 
 /* As ns_queues, of a list that was sent for (ns_db_send_query, queue_list). */

@@ -5,6 +5,8 @@
 ** A queue's row is created outside any open transaction. So a push that is not yet committed
 ** never makes other pushers into the same new queue wait.
 **
+** The names of jobs that are paused come with the queues, in the same answer.
+**
 ** Invariants: ids of queues never change, so they are cached, in two lists of the same
 ** queues, by id and by name. An id of the sequence is given once; a forked child takes none
 ** of its parent's block.
@@ -109,6 +111,7 @@ void ns_db_queues_free(ns_db *db) {
     free(db->queues[i]);
   free(db->queues);
   free(db->by_name);
+  ns_buf_free(&db->paused.names);
 }
 
 ns_bytes ns_db_queue_name(const ns_db *db, int64_t id) {
@@ -172,6 +175,44 @@ ns_status ns_queue_id(ns_db *db, ns_bytes name, bool create, int64_t *id, ns_err
   return st;
 }
 
+static void add_paused(ns_paused *p, ns_bytes name) {
+  ns_buf_add(&p->names, name.p, name.n);
+  ns_buf_addc(&p->names, '\0');
+  p->mark += ns_db_kind_of(name) + 1;
+}
+
+/* Takes over what an answer has told of names. 'st': of reading it. */
+static ns_status keep_paused(ns_db *db, ns_paused *p, ns_status st, ns_err *err) {
+  ns_paused *known = &db->paused;
+  bool same = p->names.n == known->names.n &&
+              (p->names.n == 0 || memcmp(p->names.p, known->names.p, p->names.n) == 0);
+  if (st == NS_OK && p->names.oom)
+    st = ns_no_memory(err);
+  if (st != NS_OK || same) {
+    ns_buf_free(&p->names);
+    return st;
+  }
+  ns_buf_free(&known->names);
+  p->version = known->version + 1;
+  *known = *p;
+  return NS_OK;
+}
+
+ns_bytes ns_paused_names(const ns_db *db, int64_t *mark) {
+  *mark = db->paused.mark;
+  return ns_buf_bytes(&db->paused.names);
+}
+
+static ns_status read_paused(ns_db *db, ns_err *err) {
+  const ns_value *row = NULL;
+  ns_paused names = {0};
+  ns_status st = ns_db_run(db, NS_SQL_QUEUE_PAUSED_NAMES, NULL, err);
+  while (st == NS_OK && (st = ns_db_row(db, NS_SQL_QUEUE_PAUSED_NAMES, &row, err)) == NS_OK &&
+         row != NULL)
+    add_paused(&names, row[0].s);
+  return keep_paused(db, &names, st, err);
+}
+
 ns_status ns_db_queue_paused(ns_db *db, int64_t id, bool *paused, ns_err *err) {
   const ns_value *row = NULL;
   ns_value param = ns_vint(id);
@@ -179,9 +220,10 @@ ns_status ns_db_queue_paused(ns_db *db, int64_t id, bool *paused, ns_err *err) {
   *paused = false;
   if (st == NS_OK)
     st = ns_db_row(db, NS_SQL_QUEUE_PAUSED, &row, err);
-  if (st == NS_OK && row != NULL)
-    *paused = row[0].i != 0;
-  return st;
+  if (st != NS_OK || row == NULL)
+    return st;
+  *paused = row[0].i != 0;
+  return row[1].i == db->paused.mark ? NS_OK : read_paused(db, err);
 }
 
 static bool append_row(ns_queue_row **rows, size_t *cap, size_t *n, const ns_value *row) {
@@ -199,16 +241,19 @@ static bool append_row(ns_queue_row **rows, size_t *cap, size_t *n, const ns_val
 
 static ns_status read_list(ns_db *db, ns_queue_row **rows, size_t *n, ns_err *err) {
   const ns_value *row = NULL;
+  ns_paused names = {0};
   size_t cap = 0;
   ns_status st = NS_OK;
   while (st == NS_OK && (st = ns_db_row(db, NS_SQL_QUEUE_LIST, &row, err)) == NS_OK &&
          row != NULL) {
-    if (!append_row(rows, &cap, n, row))
+    if (row[0].i == 0)
+      add_paused(&names, row[1].s);
+    else if (!append_row(rows, &cap, n, row))
       st = ns_no_memory(err);
     else
       st = cache_queue(db, row[1].s, row[0].i, err);
   }
-  if (st != NS_OK) {
+  if ((st = keep_paused(db, &names, st, err)) != NS_OK) {
     free(*rows);
     *rows = NULL;
     *n = 0;

@@ -376,7 +376,8 @@ static ns_status sleep_there(ns_listener *l, const ns_awaited *what, unsigned *w
   ns_value params[] = {ns_vtext(ns_buf_bytes(&l->slices)), ns_vint(l->neighbour),
                        ns_vtext(ns_buf_bytes(&l->watched)),
                        ns_vint(what->newest >= 0 ? what->newest : INT32_MAX),
-                       ns_vtext(ns_buf_bytes(&l->paused)), ns_vint(what->holder)};
+                       ns_vtext(ns_buf_bytes(&l->paused)), ns_vint(what->names),
+                       ns_vint(what->holder)};
   ns_status st = judge_wake(ns_stmt_run(l->link, l->stmt, params, err), woke, err);
   if (l->neighbour == what->holder && (*woke & NS_WOKE_GONE))
     *woke |= NS_WOKE_WORK; /* it was our own work connection's: it looks, and is back */

@@ -57,6 +57,7 @@ struct nsh_queues {
   int empties;         /* claims in a row that found nothing */
   int64_t empty_since; /* when the first of them began */
   int64_t waits_told_at; /* no earlier line on the jobs that a drain waits for */
+  int64_t paused_told; /* mark of the paused names that the log has told of */
   /* of the turn under way */
   nsh_turn *turn; /* for choose_anew */
   bool woken;     /* by the listener, or for a last look */
@@ -172,6 +173,7 @@ static void arm_listener(nsh_queues *q) {
     return;
   list_awaited(q, m);
   m->newest = d->cfg->nqueues > 0 || q->hot[0] ? -1 : q->served.newest;
+  ns_paused_names(d->db, &m->paused_mark);
   m->holder = d->holder;
   if (m->armed && q->narrow && !q->hot[0]) {
     m->narrow = true;
@@ -323,6 +325,24 @@ static bool publish_rest(const nsh_queues *q) {
 
 /* ------------------------------------------------------------------ what */
 
+/* Logs the names that are paused, when they have changed. */
+static void log_paused(nsh_queues *q) {
+  int64_t mark;
+  ns_bytes names = ns_paused_names(q->d->db, &mark);
+  ns_buf text = NS_BUF_INIT;
+  if (mark == q->paused_told)
+    return;
+  q->paused_told = mark;
+  for (size_t at = 0; at < names.n; at += strlen(names.p + at) + 1)
+    ns_buf_addf(&text, "%s%s", text.n > 0 ? ", " : "",
+                names.p[at] == '\0' ? "(every queue)" : names.p + at);
+  if (names.n == 0)
+    ns_log(NS_LOG_INFO, "names.resumed", NULL, 0);
+  else if (!text.oom)
+    ns_log(NS_LOG_INFO, "names.paused", NS_FIELDS(ns_fb("names", ns_buf_bytes(&text))));
+  ns_buf_free(&text);
+}
+
 static void choose_anew(ns_want *want, const ns_queue_row *rows, size_t n) {
   nsh_queues *q = want->arg;
   nsh_served_make(&q->served, q->d->cfg, rows, n);
@@ -414,6 +434,7 @@ bool nsh_queues_run(nsh_queues *q, nsh_turn *t) {
     return false;
   }
   nsh_recovered(d);
+  log_paused(q);
   now = ns_mono_us();
   nsh_retry_took(&q->unsettled, now - q->began);
   settled = nsh_retry_sort(&q->unsettled, ns_trouble(d->db), now);

@@ -192,6 +192,7 @@ typedef struct nsh_exchange {
   bool stop_listening, listener_ended; /* asked to end; has ended */
   int64_t *queues;                     /* queues to listen to, and behind them the paused ones */
   size_t nqueues, npaused, capqueues;
+  int64_t paused_mark; /* of the names that are paused */
   int64_t newest; /* greatest queue id known; -1: new ones do not matter */
   int64_t holder; /* our holder */
 } nsh_exchange;

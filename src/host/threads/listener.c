@@ -41,6 +41,7 @@ static void copy_awaited(nsh_listen *l) {
                          .nqueues = m->nqueues,
                          .paused = l->queues + m->nqueues,
                          .npaused = m->npaused,
+                         .names = m->paused_mark,
                          .newest = m->newest,
                          .holder = m->holder};
 }
