@@ -67,7 +67,7 @@ describe("names:", function()
         assert.is_nil(handle:queue(line[1]):claim())
         assert.is_truthy(handle:queue(line[2]):claim())
       end
-      assert.same({ nil, "NOT_FOUND" }, { handle:queue("fOo"):pause(), select(3, handle:queue("fOo"):pause()) })
+      assert.same({ nil, "NOT_FOUND" }, { handle:queue("fOo"):resume(), select(3, handle:queue("fOo"):resume()) })
     end)
 
     it("is what a host serves, alone", function()

@@ -665,7 +665,7 @@ describe("the plan of", function()
   end)
 
   it("listen_look reads up to the first row of each queue, and locks one by its key", function()
-    local plan = explain(plans.question "listen_look", 99, "[1,2]", 0)
+    local plan = explain(plans.question "listen_look", 99, "[1,2]", 0, 0)
     assert.same({ "PRIMARY", "PRIMARY", "PRIMARY" }, { plan.v.key, plan.r.key, plan.q.key })
     assert.same({ "range", "eq_ref", "eq_ref" }, { plan.v.type, plan.r.type, plan.q.type })
   end)
