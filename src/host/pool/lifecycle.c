@@ -106,7 +106,7 @@ static void end_running(nsh_process *w, int64_t since, int status) {
   if (why == NSH_WHY_TIMEOUT || why == NSH_WHY_MEMORY) {
     v.kind = NS_FAIL;
     v.error = failure_text(w, text);
-    v.most = atomic_load(&w->slot->most);
+    v.most = nsh_process_attempts(w);
   } else if (why == NSH_WHY_NONE) {
     v.kind = status == SHARED_FAULT ? NS_LOST : NS_CRASH;
     v.error = crash_text(w, status, text);

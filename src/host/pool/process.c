@@ -80,9 +80,18 @@ void nsh_process_recall(nsh_process *w) {
     nsh_pool_list(w, true); /* nothing would be heard of it */
 }
 
+#define TIMEOUT_MAX (INT64_C(3155760000) * NS_SECOND) /* as of a push */
+#define ATTEMPTS_MAX 1000000
+
+/* A handler may have written anything there, as below. */
 int64_t nsh_process_timeout(nsh_process *w) {
   int64_t its = atomic_load(&w->slot->timeout);
-  return its > 0 ? its : nsh_process_task(w, 0)->timeout;
+  return its > 0 && its <= TIMEOUT_MAX ? its : nsh_process_task(w, 0)->timeout;
+}
+
+int64_t nsh_process_attempts(const nsh_process *w) {
+  int64_t its = atomic_load(&w->slot->most);
+  return its > 0 && its <= ATTEMPTS_MAX ? its : 0;
 }
 
 bool nsh_process_running(nsh_process *w, int64_t *since) {

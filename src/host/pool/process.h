@@ -224,6 +224,9 @@ void nsh_process_pop(nsh_process *w);
 /* How long the running job may take, µs: its handler may have said so. */
 int64_t nsh_process_timeout(nsh_process *w);
 
+/* Its attempts, where its handler has said so; 0: it has not. */
+int64_t nsh_process_attempts(const nsh_process *w);
+
 /* Is the oldest task running? '*since' gets its start. */
 bool nsh_process_running(nsh_process *w, int64_t *since);
 
