@@ -388,6 +388,25 @@ describe("scripts that take long:", function()
     end)
   end)
 
+  -- The host tried to load again at once, without end, and heard of nothing else any more.
+  describe("a zygote that is killed while scripts are read again", function()
+    it("does not keep the host from its signals and its new handlers", function()
+      local h = host.start(url, "return { which = function() return 6 end }")
+      local old = host.members(h.pid, "ns-zygote")[1]
+      rewrite(h.script, [[io.stderr:write "reading\n" os.execute "sleep 1"
+        return { which = function() return 7 end }]])
+      h:signal "HUP"
+      h:wait_line("^reading", 20)
+      nst.kill(old, "KILL")
+      h:wait_line("zygote.died", 20)
+      h:wait_line("reload.done", 20)
+      h:signal "USR1"
+      h:wait_line("dump.host", 20)
+      assert.equal(7, result())
+      stop(h)
+    end)
+  end)
+
   describe("HUP and USR1 before a host listens", function()
     it("do not end it", function()
       local h = host.spawn(url, "return { which = function() return 5 end }")

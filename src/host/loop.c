@@ -58,8 +58,10 @@ static void on_timer(uv_timer_t *timer) {
   l->on_timer(l->arg);
 }
 
+/* libuv 1.44 runs due timers until none is due. A timer of 0 ms that its callback sets again
+** would keep the loop from everything else. */
 void nsh_loop_arm(nsh_loop *l, int64_t wait) {
-  uint64_t ms = wait > 0 ? (uint64_t)(wait + 999) / 1000 : 0;
+  uint64_t ms = wait > 1000 ? (uint64_t)(wait + 999) / 1000 : 1;
   if (wait < 0)
     uv_timer_stop(&l->timer);
   else if (!uv_is_active((uv_handle_t *)&l->timer) || uv_timer_get_due_in(&l->timer) > ms)

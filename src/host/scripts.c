@@ -47,13 +47,13 @@ static void on_look(uv_timer_t *timer) {
 }
 
 void nsh_scripts_load(nsh_scripts *s) {
+  s->due = 0;
   if (s->loading != NULL) {
     s->again = true;
     return;
   }
   ns_assert(!uv_is_active((uv_handle_t *)&s->look)); /* one generation is read at a time */
   s->again = s->dropped = false;
-  s->due = 0;
   s->loading = nsh_family_load(s->family);
   s->since = ns_mono_us();
   if (s->loading != NULL) {
@@ -75,6 +75,8 @@ void nsh_scripts_over(nsh_scripts *s) {
 }
 
 void nsh_scripts_load_later(nsh_scripts *s) {
+  if (s->loading != NULL)
+    return; /* its end will tell what comes next */
   s->wait = s->wait == 0 ? LOAD_FIRST : s->wait * 2;
   if (s->wait > LOAD_LAST)
     s->wait = LOAD_LAST;
