@@ -182,7 +182,7 @@ static const struct {
 } signals[] = {{"TERM", SIGTERM}, {"KILL", SIGKILL}, {"INT", SIGINT},
                {"QUIT", SIGQUIT}, {"HUP", SIGHUP},   {"STOP", SIGSTOP},
                {"CONT", SIGCONT}, {"USR1", SIGUSR1}, {"USR2", SIGUSR2},
-               {"TSTP", SIGTSTP}, {"0", 0}};
+               {"TSTP", SIGTSTP}, {"TTIN", SIGTTIN}, {"TTOU", SIGTTOU}, {"0", 0}};
 
 /***
 Sends a signal by name; "0" only asks whether the process is there.

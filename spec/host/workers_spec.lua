@@ -461,6 +461,132 @@ return {
   end)
 end)
 
+-- The number of workers was that of --workers, for as long as the host lived.
+describe("the number of workers", function()
+  local url, handle, q
+  local go, h
+
+  with_database(function(...) handle, q, url = ... end)
+
+  local function start(...)
+    go = fixture.dir() .. "/go"
+    h = host.start(url, host.holding(go), { "--workers", "2", ... })
+    return h
+  end
+
+  local function stop()
+    io.open(go, "w"):close()
+    h:signal "TERM"
+    assert.equal(0, h:wait())
+    assert.is_nil(h:transcript():find "event=worker.died", h:transcript())
+  end
+
+  local function workers(n)
+    return eventually(function()
+      local list = host.members(h.pid)
+      return #list == n and list
+    end)
+  end
+
+  --- Is this among the host's numbers of workers in status?
+  local function shown(key, n)
+    eventually(function()
+      for _, row in ipairs(handle:stats().holders) do
+        if row.pid == h.pid then return row[key] == n end
+      end
+    end)
+  end
+
+  --- Sends the signal and waits until it has been obeyed, or refused.
+  local function tell(name, event, n)
+    h:signal(name)
+    return h:wait_line("event=" .. event .. " .*", 20, n)
+  end
+
+  it("is one more after TTIN, and one fewer after TTOU, at once", function()
+    start()
+    assert.matches("workers=3 was=2 by=SIGTTIN", tell("TTIN", "host.workers", 1))
+    workers(3)
+    tell("TTIN", "host.workers", 2)
+    workers(4)
+    shown("workers", 4)
+    for _ = 1, 4 do q:push "hold" end
+    h:wait_line("^holds", 20, 4)
+    for n = 3, 4 do tell("TTOU", "host.workers", n) end
+    shown("leaving", 2)
+    assert.equal(2, handle:execute "SELECT workers FROM nightshift_served"[1].workers)
+    stop()
+  end)
+
+  it("lets idle workers go first, and a busy one when its job is done", function()
+    start()
+    local held = q:push "hold"
+    h:wait_line "^holds"
+    tell("TTOU", "host.workers", 1)
+    workers(1) -- the busy one
+    assert.matches("why=.it may have 1 to 1000 workers", tell("TTOU", "host.not_tuned", 1))
+    tell("TTIN", "host.workers", 2)
+    local other = q:push "hold"
+    h:wait_line("^holds", 20, 2)
+    tell("TTOU", "host.workers", 3)
+    shown("leaving", 1)
+    tell("TTIN", "host.workers", 4) -- a new one, beside the one that is leaving
+    workers(3)
+    local third = q:push "hold"
+    h:wait_line("^holds", 20, 3)
+    io.open(go, "w"):close()
+    for _, id in ipairs { held, other, third } do
+      assert.equal("held", eventually(function() return handle:job(id).result end))
+      assert.equal(0, handle:job(id).crashes)
+    end
+    workers(2)
+    stop()
+  end)
+
+  it("stays after a reload, and with the death of a worker", function()
+    start()
+    tell("TTIN", "host.workers", 1)
+    workers(3)
+    q:push "hold"
+    h:wait_line "^holds"
+    tell("HUP", "reload.done", 1)
+    workers(3)
+    tell("TTOU", "host.workers", 2) -- the one with earlier scripts
+    io.open(go, "w"):close()
+    local list = workers(2)
+    nst.kill(list[1], "KILL")
+    eventually(function() return host.name(list[1]) == nil end)
+    workers(2)
+    h:signal "TERM"
+    assert.equal(0, h:wait())
+  end)
+
+  it("may be changed while a host is quiet, or works in a process per job", function()
+    start("--isolation", "job")
+    h:signal "TSTP"
+    h:wait_line "event=host.quiet"
+    tell("TTIN", "host.workers", 1)
+    h:signal "CONT"
+    h:wait_line "event=host.continue"
+    for _ = 1, 3 do q:push "hold" end
+    h:wait_line("^holds", 20, 3)
+    tell("TTOU", "host.workers", 2)
+    stop()
+  end)
+
+  it("keeps reserved workers, and one for the other queues", function()
+    start("--queues", "q,r", "--reserve", "r=1")
+    assert.equal("host.workers", tell("TTIN", "host.workers", 1):match "event=(%S+)")
+    tell("TTOU", "host.workers", 2)
+    assert.matches("why=.it may have 2 to 1000 workers, reserved ones among them",
+      tell("TTOU", "host.not_tuned", 1))
+    q:push "hold"
+    handle:queue "r":push "hold"
+    h:wait_line("^holds", 20, 2)
+    stop()
+  end)
+end)
+
 -- No process of a worker outlives it, its zygote, its keeper or its host,
 -- unless it was put into a session of its own.
 describe("orphans:", function()

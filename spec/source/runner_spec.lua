@@ -14,7 +14,7 @@ describe("a runner", function()
   local function pauses(rounds)
     local found = {}
     local host = {
-      workers = 1, drain = false, within = 60, log = function() end, tell = function() end,
+      drain = false, within = 60, log = function() end, tell = function() end,
       serves = function() return '["migrate"]' end,
       taking = function() return 1 end,
       wait = function(seconds)

@@ -12,6 +12,7 @@
 #include "nsl.h"
 
 #define WHAT "work: "
+#define PLACES_LEAST 1000 /* workers that any host may be told to have */
 
 /* The plain options as read, before they are checked. */
 typedef struct asked {
@@ -88,6 +89,12 @@ static ns_status check_counts(const asked *a, ns_err *err) {
   return NS_OK;
 }
 
+/* A place costs address space only, until it is used. */
+static size_t places_for(size_t workers) {
+  size_t most = workers < PLACES_LEAST / 2 ? PLACES_LEAST : 2 * workers;
+  return most < NSH_WORKERS_MAX ? most : NSH_WORKERS_MAX;
+}
+
 static ns_status check_user(const char *user, ns_err *err) {
   if (user == NULL)
     return NS_OK;
@@ -110,6 +117,7 @@ static ns_status read_plain(lua_State *L, int idx, nsh_config *cfg,
       (st = check_user(a.user, err)) != NS_OK)
     return st;
   cfg->workers = (size_t)a.workers;
+  cfg->most_workers = places_for(cfg->workers);
   cfg->strict = a.strict;
   cfg->forget_done = a.forget_done;
   cfg->drain = a.drain;
@@ -265,13 +273,29 @@ size_t nsh_config_pool_of(const nsh_config *cfg, size_t index) {
   return 0;
 }
 
-size_t nsh_config_workers(const nsh_config *cfg, size_t pool) {
-  size_t rest = cfg->workers;
-  if (pool > 0)
-    return cfg->reserves[pool - 1].workers;
+static size_t count_reserved(const nsh_config *cfg) {
+  size_t sum = 0;
   for (size_t i = 0; i < cfg->nreserves; i++)
-    rest -= cfg->reserves[i].workers;
-  return rest;
+    sum += cfg->reserves[i].workers;
+  return sum;
+}
+
+size_t nsh_config_workers(const nsh_config *cfg, size_t pool, size_t workers) {
+  return pool > 0 ? cfg->reserves[pool - 1].workers : workers - count_reserved(cfg);
+}
+
+/* Do reserved workers serve all of its queues? */
+static bool is_all_reserved(const nsh_config *cfg) {
+  return cfg->nreserves > 0 && cfg->nqueues == cfg->nreserves;
+}
+
+ns_status nsh_config_check_workers(const nsh_config *cfg, int64_t workers, ns_err *err) {
+  size_t reserved = count_reserved(cfg);
+  size_t least = reserved + (is_all_reserved(cfg) ? 0 : 1);
+  if (workers >= (int64_t)least && workers <= (int64_t)cfg->most_workers)
+    return NS_OK;
+  return ns_fail(err, NS_EINVALID, "it may have %zu to %zu workers%s", least, cfg->most_workers,
+                 reserved > 0 ? ", reserved ones among them" : "");
 }
 
 static bool is_served(const nsh_config *cfg, ns_bytes name) {
@@ -310,14 +334,12 @@ static ns_status read_reserve(lua_State *L, nsh_config *cfg, size_t i,
 
 /* A host that claims a queue's jobs has workers to run them. */
 static ns_status check_reserves(const nsh_config *cfg, ns_err *err) {
-  size_t sum = 0;
-  for (size_t i = 0; i < cfg->nreserves; i++)
-    sum += cfg->reserves[i].workers;
+  size_t sum = count_reserved(cfg);
   if (sum > cfg->workers)
     return ns_fail(err, NS_EINVALID,
                    WHAT "reserve: %zu workers are reserved, but there are only "
                    "%zu", sum, cfg->workers);
-  if (sum == cfg->workers && cfg->nqueues != cfg->nreserves)
+  if (sum == cfg->workers && !is_all_reserved(cfg))
     return ns_fail(err, NS_EINVALID,
                    WHAT "reserve: all %zu workers are reserved, and none is left "
                    "for other queues; have more workers, or name the reserved "

@@ -36,7 +36,8 @@ typedef struct lua_State lua_State; /* of lua.h */
 typedef struct nsh_config {
   const char **files;    /* handler files and folders */
   size_t nfiles;
-  size_t workers;        /* default: one per processor */
+  size_t workers;        /* at first; default: one per processor */
+  size_t most_workers;   /* places for them: it may be told to have more later */
   nsh_weighted_queue *queues; /* none: every queue */
   size_t nqueues;
   ns_bytes *only;        /* jobs of these names only; none: of all handlers */
@@ -73,9 +74,12 @@ ns_status nsh_config_read(lua_State *L, int idx, nsh_config *cfg, ns_err *err);
 /* The pool that has workers for a queue's jobs alone; 0: none has. */
 size_t nsh_config_pool(const nsh_config *cfg, ns_bytes queue);
 
-/* The pool of worker 'index', and how many workers a pool has. */
+/* The pool of place 'index', and how many of 'workers' workers a pool has. */
 size_t nsh_config_pool_of(const nsh_config *cfg, size_t index);
-size_t nsh_config_workers(const nsh_config *cfg, size_t pool);
+size_t nsh_config_workers(const nsh_config *cfg, size_t pool, size_t workers);
+
+/* May the host have so many workers? Errors: INVALID, with the bound. */
+ns_status nsh_config_check_workers(const nsh_config *cfg, int64_t workers, ns_err *err);
 
 /* Pushes the connection as options for nightshift.open; [-0, +1, m] */
 void nsh_config_pushdb(lua_State *L, const nsh_config *cfg);

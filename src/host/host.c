@@ -284,6 +284,12 @@ static void on_signal(void *arg, int sig) {
   case SIGUSR1:
     nsh_watchdog_dump(&h->pools);
     break;
+  case SIGTTIN:
+    nsh_mode_tune(h, (int64_t)h->pools.wanted + 1, "SIGTTIN");
+    break;
+  case SIGTTOU:
+    nsh_mode_tune(h, (int64_t)h->pools.wanted - 1, "SIGTTOU");
+    break;
   case SIGTSTP:
   case SIGCONT:
     set_quiet(h, sig == SIGTSTP);
@@ -398,7 +404,7 @@ int nsh_host_run(const nsh_config *cfg, ns_buf *known) {
   h->cfg = cfg;
   ns_log_setup(cfg->json, NS_LOG_INFO);
   signal(SIGPIPE, SIG_IGN);
-  h->slots = nsh_slots_map(cfg->workers);
+  h->slots = nsh_slots_map(cfg->most_workers);
   nsh_must(h->slots != NULL && nsh_wakeup_make(h->wakeup));
   if (nsh_seed_start(cfg, h->slots, h->wakeup[1], &h->seed, &seed, &err) != NS_OK) {
     complain(err.message, strlen(err.message));
@@ -419,7 +425,7 @@ int nsh_host_run(const nsh_config *cfg, ns_buf *known) {
     close(h->terminal);
   close(h->wakeup[0]);
   close(h->wakeup[1]);
-  nsh_slots_unmap(h->slots, cfg->workers);
+  nsh_slots_unmap(h->slots, cfg->most_workers);
   free(h);
   ns_log_flush(NSH_FLUSH_US);
   return code;

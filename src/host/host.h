@@ -63,7 +63,7 @@ void nsh_limits_raise(void);
 ** specs of the host send each of them.)
 */
 
-#define NSH_SIGNALS 7
+#define NSH_SIGNALS 9
 
 typedef struct nsh_loop {
   uv_loop_t uv;
@@ -77,14 +77,14 @@ typedef struct nsh_loop {
   void (*on_signal)(void *arg, int sig);
 } nsh_loop;
 
-/* HUP and USR1, which would end a host that does not listen yet, wait from now on. With 'all'
-** every signal waits, as none is handled any more. */
+/* HUP, USR1, TTIN and TTOU, which would end or stop a host that does not listen yet, wait from
+** now on. With 'all' every signal waits, as none is handled any more. */
 void nsh_loop_hold_signals(bool all);
 
 /* The callbacks are set already. Signals are not heard yet. */
 void nsh_loop_open(nsh_loop *l);
 
-/* Hears HUP and USR1. */
+/* Hears these. */
 void nsh_loop_hear_first_signals(nsh_loop *l);
 
 /* There are jobs: handles the other signals as well. Until now they ended the host like any
@@ -201,6 +201,9 @@ ns_bytes nsh_mode_version(const nsh_host *h);
 
 /* Sets the handlers that the host can run; both texts are malloc'd; no 'handlers': as before. */
 void nsh_mode_serve(nsh_host *h, char *handlers, char *names);
+
+/* Has 'n' workers from now on, or says in the log why not. 'by': the one that asked. */
+void nsh_mode_tune(nsh_host *h, int64_t n, const char *by);
 
 /* Claims nothing more, and ends when handlers are done and all is written. */
 void nsh_mode_drain(nsh_host *h, const char *why);

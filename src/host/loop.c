@@ -12,9 +12,9 @@
 /* -------------------------------------------------------------------- signals */
 
 /* The first EARLY of them are heard from the beginning. */
-static const int watched[NSH_SIGNALS] = {SIGHUP,  SIGUSR1, SIGTERM, SIGINT,
-                                         SIGQUIT, SIGTSTP, SIGCONT};
-#define EARLY 2
+static const int watched[NSH_SIGNALS] = {SIGHUP, SIGUSR1, SIGTTIN, SIGTTOU, SIGTERM,
+                                         SIGINT, SIGQUIT, SIGTSTP, SIGCONT};
+#define EARLY 4
 
 /* Numbers 'from' to 'end' of the signals heard. */
 static void mask_signals(int how, size_t from, size_t end) {

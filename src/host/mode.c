@@ -19,8 +19,36 @@ ns_bytes nsh_mode_version(const nsh_host *h) {
 void nsh_mode_serve(nsh_host *h, char *handlers, char *names) {
   bool takes = h->mode <= NSH_MODE_RUNNING && !h->pools.quiet;
   nsh_exchange_lock(&h->exchange);
-  nsh_exchange_serves(&h->exchange, handlers, names, takes ? h->cfg->workers : 0);
+  nsh_exchange_serves(&h->exchange, handlers, names, takes ? h->pools.wanted : 0);
   nsh_exchange_unlock(&h->exchange);
+}
+
+/* ------------------------------------------------------- the number of workers */
+
+/* May it have 'n' workers, and does the machine have room for the new ones? */
+static ns_status check_workers(const nsh_host *h, int64_t n, ns_err *err) {
+  int64_t now = (int64_t)h->pools.wanted;
+  nsh_limits limits;
+  ns_status st = nsh_config_check_workers(h->cfg, n, err);
+  if (st != NS_OK || n <= now)
+    return st;
+  nsh_limits_read(&limits, "", h->cfg);
+  return nsh_limits_check(&limits, (size_t)(n - now), err);
+}
+
+void nsh_mode_tune(nsh_host *h, int64_t n, const char *by) {
+  int64_t was = (int64_t)h->pools.wanted;
+  ns_err err = {.message = "it is about to end"};
+  ns_status st = h->mode > NSH_MODE_RUNNING ? NS_EINVALID : check_workers(h, n, &err);
+  if (st != NS_OK) {
+    ns_log(NS_LOG_WARN, "host.not_tuned",
+           NS_FIELDS(ns_fi("workers", n), ns_fs("by", by), ns_fs("why", err.message)));
+  } else if (n != was) {
+    ns_log(NS_LOG_INFO, "host.workers",
+           NS_FIELDS(ns_fi("workers", n), ns_fi("was", was), ns_fs("by", by)));
+    nsh_lifecycle_resize(&h->pools, (size_t)n);
+  }
+  nsh_mode_serve(h, NULL, NULL);
 }
 
 /* ------------------------------------------------------------ the next mode */
@@ -73,7 +101,7 @@ static bool nothing_left(const nsh_host *h) {
 /* Has every worker been up? Workers that are forked per job have gone since. */
 static bool were_all_up(const nsh_host *h) {
   const nsh_pools *t = &h->pools;
-  return t->up == t->nworkers || (h->cfg->fork_per_job && t->tally.forks >= (int64_t)t->nworkers);
+  return t->up >= t->wanted || (h->cfg->fork_per_job && t->tally.forks >= (int64_t)t->wanted);
 }
 
 static void tell_ready(nsh_host *h) {
@@ -84,7 +112,7 @@ static void tell_ready(nsh_host *h) {
   nsh_exchange_unlock(&h->exchange);
   nsh_must(!names.oom);
   ns_log(NS_LOG_INFO, "host.ready",
-         NS_FIELDS(ns_fi("pid", getpid()), ns_fi("workers", (int64_t)h->pools.nworkers),
+         NS_FIELDS(ns_fi("pid", getpid()), ns_fi("workers", (int64_t)h->pools.wanted),
                    ns_fi("handlers", h->handlers), ns_fb("names", ns_buf_bytes(&names)),
                    ns_fb("scripts", nsh_mode_version(h))));
   ns_buf_free(&names);

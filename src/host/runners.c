@@ -176,8 +176,6 @@ static void push_host(lua_State *L, runner *r) {
   luaL_newlibtable(L, functions);
   lua_pushlightuserdata(L, r);
   luaL_setfuncs(L, functions, 1);
-  lua_pushinteger(L, (lua_Integer)r->all->cfg->workers);
-  lua_setfield(L, -2, "workers");
   lua_pushnumber(L, (lua_Number)r->all->cfg->drain_within / NS_SECOND);
   lua_setfield(L, -2, "within");
   lua_pushboolean(L, r->all->cfg->drain);

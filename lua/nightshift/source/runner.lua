@@ -15,7 +15,7 @@ local take = require "nightshift.source.take"
 local tend = require "nightshift.source.tend"
 
 ---@class nightshift.source.Runner
----@field host table functions of the host: wait, log, serves, tell; numbers: workers, within (s); drain
+---@field host table functions of the host: wait, log, serves, taking, tell; a number: within (s); drain
 ---@field t nightshift.source.Table
 local runner = {}
 runner.__index = runner
@@ -137,7 +137,7 @@ end
 --- The number of rows to take in: workers are to find twice as many as they start in a second.
 -- Where they have found too few, it doubles.
 local function wanted(self, ready, now)
-  local least = math.min(MOST, 2 * self.host.workers)
+  local least = math.min(MOST, 2 * math.max(1, self.host.taking()))
   local target = self.target or least
   if self.more and ready <= target // 4 then target = target * 2 end
   if now >= self.counted_at then

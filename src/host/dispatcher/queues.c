@@ -211,7 +211,7 @@ static void plan_next_claim(nsh_queues *q, const nsh_turn *t, const size_t *got,
   update_hot(q, t, got);
   if (n > 0)
     q->empties = 0;
-  else if (t->room.open > 0 || nsh_config_workers(d->cfg, 0) == 0) {
+  else if (t->room.open > 0 || nsh_config_workers(d->cfg, 0, d->cfg->workers) == 0) {
     if (q->empty_since <= d->exchange->ticked_at) /* the jobs of ticks came later */
       q->empties = 0;
     if (q->empties++ == 0) /* else most queues were not looked at */

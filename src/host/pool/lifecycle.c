@@ -38,15 +38,61 @@ static bool may_fork(const nsh_pools *t, int64_t now) {
   return t->zygote != NULL && !t->closing && now >= t->fork_at;
 }
 
-void nsh_lifecycle_fill(nsh_pools *t) {
-  if (!may_fork(t, ns_mono_us()))
-    return;
+/* How many places are taken by workers that count. */
+static size_t count_taken(const nsh_pools *t) {
+  size_t n = 0;
   for (size_t i = 0; i < t->nworkers; i++)
-    if (t->workers[i].phase == NSH_EMPTY)
-      nsh_process_fork(&t->workers[i], t->zygote);
+    n += t->workers[i].phase != NSH_EMPTY && !t->workers[i].surplus;
+  return n;
 }
 
-/* The worker exists; a worker of an earlier generation leaves at once. */
+/* The places of reserved workers come first, so they are filled first. */
+void nsh_lifecycle_fill(nsh_pools *t) {
+  size_t taken = count_taken(t);
+  if (taken >= t->wanted || !may_fork(t, ns_mono_us()))
+    return;
+  for (size_t i = 0; i < t->nworkers && taken < t->wanted; i++)
+    if (t->workers[i].phase == NSH_EMPTY) {
+      nsh_process_fork(&t->workers[i], t->zygote);
+      taken++;
+    }
+  for (; taken < t->wanted; taken++) {
+    nsh_process *w = nsh_pool_add_place(t);
+    if (w == NULL)
+      return; /* workers that are to leave still have the places */
+    nsh_process_fork(w, t->zygote);
+  }
+}
+
+/* Who is to leave first? Workers that leave anyway, then workers without a job. */
+static int cost_of(const nsh_process *w) {
+  return w->phase == NSH_RETIRING ? 0 : w->n == 0 ? 1 : 2;
+}
+
+/* Has up to 'n' workers of this cost leave; returns how many are left to find. */
+static size_t dismiss_some(nsh_pools *t, size_t n, int cost) {
+  for (size_t i = t->nworkers; i-- > 0 && n > 0;) {
+    nsh_process *w = &t->workers[i];
+    if (w->pool != 0 || w->phase == NSH_EMPTY || w->surplus || cost_of(w) != cost)
+      continue;
+    w->surplus = true;
+    n--;
+    if (w->phase == NSH_UP)
+      nsh_process_leave(w);
+  }
+  return n;
+}
+
+void nsh_lifecycle_resize(nsh_pools *t, size_t n) {
+  size_t taken = count_taken(t);
+  size_t many = taken > n ? taken - n : 0;
+  t->wanted = n;
+  for (int cost = 0; cost <= 2; cost++)
+    many = dismiss_some(t, many, cost);
+  nsh_lifecycle_fill(t);
+}
+
+/* The worker exists; a worker of an earlier generation, or one too many, leaves at once. */
 void nsh_lifecycle_forked(nsh_pools *t, uint32_t index, pid_t pid, int why) {
   nsh_process *w;
   if (index >= t->nworkers || t->workers[index].phase == NSH_EMPTY)
@@ -66,7 +112,7 @@ void nsh_lifecycle_forked(nsh_pools *t, uint32_t index, pid_t pid, int why) {
   if (w->phase != NSH_STARTING)
     return;
   nsh_pool_enter(w, NSH_UP);
-  if (w->zygote != t->zygote)
+  if (w->zygote != t->zygote || w->surplus)
     nsh_process_leave(w);
   nsh_pool_list(w, true);
   nsh_pool_hand_out(t);
@@ -155,10 +201,12 @@ static void release_worker(nsh_process *w, int status) {
 }
 
 void nsh_lifecycle_exited(nsh_pools *t, uint32_t index, int status) {
+  bool replaced;
   if (index >= t->nworkers || t->workers[index].phase == NSH_EMPTY)
     return;
+  replaced = !t->workers[index].surplus;
   release_worker(&t->workers[index], status);
-  if (may_fork(t, ns_mono_us()))
+  if (replaced && may_fork(t, ns_mono_us()))
     nsh_process_fork(&t->workers[index], t->zygote);
   nsh_pool_hand_out(t);
 }

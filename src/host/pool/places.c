@@ -56,8 +56,10 @@ void nsh_pool_enter(nsh_process *w, nsh_phase phase) {
   move_count(&p->held, was, is, w->n);
   move_count(&t->leaving, w->phase == NSH_RETIRING, phase == NSH_RETIRING, 1);
   w->phase = phase;
-  if (phase == NSH_EMPTY)
-    nsh_pool_age(w, false);
+  if (phase != NSH_EMPTY)
+    return;
+  nsh_pool_age(w, false);
+  w->surplus = false;
 }
 
 void nsh_pool_age(nsh_process *w, bool old) {
@@ -98,7 +100,7 @@ static bool come_and_go(const nsh_pools *t) {
 }
 
 size_t nsh_pool_attending(const nsh_pools *t, size_t pool) {
-  return come_and_go(t) ? nsh_config_workers(t->cfg, pool) : t->pools[pool].up;
+  return come_and_go(t) ? nsh_config_workers(t->cfg, pool, t->wanted) : t->pools[pool].up;
 }
 
 bool nsh_pool_attends(const nsh_process *w) {

@@ -378,6 +378,19 @@ void nsh_pool_dismiss(nsh_pools *t) {
 
 /* --------------------------------------------------------- beginning and end */
 
+nsh_process *nsh_pool_add_place(nsh_pools *t) {
+  size_t i = t->nworkers;
+  nsh_process *w = &t->workers[i];
+  if (i == t->cfg->most_workers)
+    return NULL;
+  w->pools = t;
+  w->index = (uint32_t)i;
+  w->pool = nsh_config_pool_of(t->cfg, i);
+  w->slot = &t->slots->slot[i];
+  t->nworkers++;
+  return w;
+}
+
 void nsh_pool_init(nsh_pools *t, const nsh_config *cfg, nsh_exchange *exchange, uv_loop_t *loop,
                    nsh_slots *slots, int wakeup) {
   memset(t, 0, sizeof *t);
@@ -385,19 +398,15 @@ void nsh_pool_init(nsh_pools *t, const nsh_config *cfg, nsh_exchange *exchange, 
   t->exchange = exchange;
   t->on_frame = nsh_messages_frame;
   t->slots = slots;
-  t->nworkers = cfg->workers;
-  t->workers = nsh_alloc(t->nworkers * sizeof *t->workers);
+  t->workers = nsh_alloc(cfg->most_workers * sizeof *t->workers);
   t->npools = cfg->nreserves + 1;
   for (size_t i = 0; i < t->npools; i++) {
     t->pools[i].room_end = &t->pools[i].room;
     t->pools[i].pace = NSH_PACE_INIT;
   }
-  for (size_t i = 0; i < t->nworkers; i++) {
-    t->workers[i].pools = t;
-    t->workers[i].index = (uint32_t)i;
-    t->workers[i].pool = nsh_config_pool_of(cfg, i);
-    t->workers[i].slot = &slots->slot[i];
-  }
+  t->wanted = cfg->workers;
+  while (t->nworkers < t->wanted)
+    nsh_pool_add_place(t);
   open_inbox(t, loop, wakeup);
 }
 

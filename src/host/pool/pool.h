@@ -58,7 +58,8 @@ typedef struct nsh_pools {
   nsh_inbox inbox;
   bool (*on_frame)(nsh_process *w, nsh_frame *f); /* for pool/process.c: nsh_messages_frame */
   nsh_process *workers;
-  size_t nworkers;
+  size_t nworkers;      /* places that have been used; the places behind them are empty */
+  size_t wanted;        /* workers that there are to be */
   nsh_zygote *zygote;   /* new workers come from here; NULL: wait */
   size_t up, leaving;   /* workers in phase UP, RETIRING */
   size_t busy;          /* tasks of all workers */
@@ -126,6 +127,10 @@ void nsh_lifecycle_orphaned(nsh_pools *t, nsh_zygote *z);
 
 /* Forks workers where there are none, if it is time. */
 void nsh_lifecycle_fill(nsh_pools *t);
+
+/* From now on there are to be 'n' workers, as nsh_config_check_workers allows. Workers that are
+** not needed any more leave, those without a job first; a busy one after its job. */
+void nsh_lifecycle_resize(nsh_pools *t, size_t n);
 
 /* --------------------------------------------------------- pool/watchdog.c */
 

@@ -162,6 +162,7 @@ typedef struct nsh_process {
   nsh_phase phase;
   nsh_zygote *zygote;
   bool old;          /* its scripts are not the ones loaded last */
+  bool surplus;      /* it leaves, and no other worker takes its place */
   pid_t pid;
   nsh_slot *slot;
   bool forced;       /* SIGKILL was sent */
@@ -316,6 +317,9 @@ void nsh_messages_serve_ids(struct nsh_pools *t);
 
 /* Jobs may be handed out. */
 void nsh_pool_hand_out(struct nsh_pools *t);
+
+/* An empty place more, behind the rest; NULL: there are as many as there may be. */
+nsh_process *nsh_pool_add_place(struct nsh_pools *t);
 
 /* Reads a worker's ring, and lists the worker before its tasks run out. The exchange is
 ** locked. */

@@ -120,7 +120,7 @@ static void ignore_signal(int sig) {
 }
 
 void nsh_child_ignore_signals(void) {
-  static const int sigs[] = {SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR1};
+  static const int sigs[] = {SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR1, SIGTTIN, SIGTTOU};
   struct sigaction act = {.sa_handler = ignore_signal, .sa_flags = SA_RESTART};
   for (size_t i = 0; i < sizeof sigs / sizeof sigs[0]; i++)
     sigaction(sigs[i], &act, NULL);

@@ -343,7 +343,7 @@ static void zygote(void *arg, uint32_t index, int ctl) {
   lua_State *L = nsh_lua_new();
   nsh_worker_setup setup = {L, fam->cfg, fam->slots, fam->wakeup};
   nsh_spawner n = {.ctl = ctl,
-                   .max = fam->cfg->workers,
+                   .max = fam->cfg->most_workers,
                    .name = "ns-worker",
                    .child = nsh_worker_main,
                    .arg = &setup,
