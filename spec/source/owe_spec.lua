@@ -203,7 +203,7 @@ describe("a job of a row", function()
     end
     local function cost(act)
       local least = { math.huge, math.huge }
-      for _ = 1, 5 do -- what is prepared once, and signs of life, come with some
+      for _ = 1, 20 do -- what is prepared once, and signs of life, come with some
         local statements, rows = status "Com_stmt_execute", status "Handler_write"
         act()
         least[1] = math.min(least[1], status "Com_stmt_execute" - statements)

@@ -29,7 +29,7 @@ describe("a runner", function()
 
   it("that is held back by a rate waits until that lets it go on", function()
     designs.create(db, NAME, 20)
-    assert(assert(db:adopt(designs.map(NAME))):tune { rate = 4 })
+    assert(assert(db:adopt(designs.map(NAME))):tune { rate = 0.2 })
     local found = pauses(4)
     for i = 1, 4 do assert.is_true(found[i] > 0.1, found[i]) end
   end)
