@@ -361,6 +361,16 @@ function Db:resume_all() end
 ---@return nightshift.Code? code `NOT_FOUND`, `STATE`, `DUPLICATE`
 function Db:retry(id, opts) end
 
+--- Deletes a job with its payload, result, errors, log and signals, at once. A live job that does
+--- not run ends first, as cancelled, and its dependents are told. A running job is `STATE`, and so
+--- is a child of a live parent. `tree`: with all below it, when that whole tree has ended.
+---@param id integer
+---@param opts {tree: boolean?}?
+---@return true|integer|nil ok how many jobs, with `tree`
+---@return string? message
+---@return nightshift.Code? code `NOT_FOUND`, `STATE`
+function Db:delete(id, opts) end
+
 --- Makes a scheduled job ready now. `tree`: all jobs at or below it, except jobs that wait for a
 --- signal.
 ---@param id integer

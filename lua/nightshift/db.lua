@@ -188,6 +188,21 @@ function methods:retry(id, opts)
   return handle:retry(whole)
 end
 
+--- Deletes a job with its payload, result, errors, log and signals, at once. A live job that does
+-- not run ends first, as cancelled. A running one is STATE, and so is a child of a live parent.
+-- `tree`: with all below it, when all of that tree has ended; gives how many.
+---@param id integer
+---@param opts {tree: boolean?}?
+---@return true|integer|nil
+---@return string? message
+---@return string? code
+function methods:delete(id, opts)
+  local handle, whole, given = of_tree(self, "delete", id, opts)
+  if not handle then return nil, whole, given end
+  if given.tree then return handle:prune_tree(whole) end
+  return handle:delete(whole)
+end
+
 --- Makes a scheduled job ready now. `tree`: all at or below it; gives how many.
 ---@param id integer
 ---@param opts {tree: boolean?}?
@@ -467,7 +482,7 @@ function methods:rescue(opts)
 end
 
 scope.watch(methods, { "queue", "execute", "cancel", "pause", "resume", "pause_name", "resume_name", "pause_all",
-  "resume_all", "retry", "run_now", "deadline", "reprioritise",
+  "resume_all", "retry", "delete", "run_now", "deadline", "reprioritise",
   "signal", "flow", "flow_many", "prune", "adopt", "schedule", "schedule_pause", "schedule_resume", "schedule_run",
   "schedule_remove" })
 

@@ -747,6 +747,11 @@ local verbs = {
     verb = function(q, job) return q.db:cancel(job.id) end,
     no = { live = 1, ready = 1 }, yes = { past = 1 }, again = "STATE",
   },
+  delete = {
+    prepare = function(_, pushed) return pushed end,
+    verb = function(q, job) return q.db:delete(job.id) end,
+    no = { live = 1, ready = 1 }, yes = {}, again = "NOT_FOUND",
+  },
 }
 
 describe("a connection that is cut at any byte", function()

@@ -582,6 +582,15 @@ local calls = {
       if rows then assert.equal(3, #rows) end
     end,
   },
+  delete = { arrange = finished, run = function(h, id) return h:delete(id) end },
+  ["delete, of a live one"] = {
+    arrange = function(h)
+      local id = push(h, { unique = "key" })
+      push(h, { after = ("[%d]"):format(id) })
+      return id
+    end,
+    run = function(h, id) return h:delete(id) end,
+  },
   retry = { arrange = finished, run = function(h, id) return h:retry(id) end },
   run_now = {
     arrange = function(h) return push(h, { delay = 1e9 }) end,

@@ -13,6 +13,10 @@ LEFT JOIN nightshift_finished f ON f.id = a.id
 WHERE a.id <> COALESCE(w.parent, 0) AND COALESCE(j.parent, f.parent, 0) <> w.id
 ORDER BY a.n
 
+-- name: admin_below
+-- Params: job. Key: PRIMARY of child, one row. A row: jobs below it are, or were, there.
+SELECT id FROM nightshift_child WHERE parent = ? LIMIT 1
+
 -- name: admin_claimers
 -- Key: none, all holders: they are few.
 SELECT id FROM nightshift_holder WHERE dead IS NULL
@@ -62,10 +66,15 @@ FROM nightshift_finished f
 JOIN nightshift_queue q ON q.id = f.queue_id
 WHERE f.id = ?
 
+-- name: admin_link
+-- Params: parent, child. Key: PRIMARY of child, by its parent. No locks. The child's place.
+SELECT seq FROM nightshift_child WHERE parent = ? AND id = ?
+
 -- name: admin_lock
 -- Params: job. Key: PRIMARY of job; locks the row, waiting for it.
 SELECT j.queue_id, j.rank, j.run, j.unmet, j.due, j.ukey, {now} AS now, j.paused,
-  CRC32(j.name)
+  CRC32(j.name), j.parent, COALESCE(j.waits = 'signal', FALSE), j.deadline, j.attempts,
+  j.max_attempts
 FROM nightshift_job j WHERE j.id = ? FOR UPDATE
 
 -- name: admin_notice

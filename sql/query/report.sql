@@ -382,8 +382,9 @@ ORDER BY s.name, s.slot
 
 -- name: report_waiters
 -- Jobs that wait for this one. Params: job id, limit.
--- Index: edge PRIMARY (on_id, job_id). Locks: none.
-SELECT job_id FROM nightshift_edge WHERE on_id = ? ORDER BY job_id LIMIT ?
+-- Index: edge PRIMARY (on_id, job_id), job PRIMARY. Locks: none. An edge may have outlived its job.
+SELECT e.job_id FROM nightshift_edge e STRAIGHT_JOIN nightshift_job j ON j.id = e.job_id
+WHERE e.on_id = ? ORDER BY e.job_id LIMIT ?
 
 -- name: report_why_ahead
 -- The rows at the head of a queue, in the order of claiming; live: 0 for rows that the next

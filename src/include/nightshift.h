@@ -300,6 +300,11 @@ ns_status ns_job_info(ns_db *db, int64_t id, ns_info *info, ns_err *err);
 ** absent. Errors: NOT_FOUND, STATE (already finished), GONE. */
 ns_status ns_cancel(ns_db *db, int64_t id, ns_bytes reason, ns_err *err);
 
+/* Deletes a job with its payload, result, errors, log and signals. A live one ends first, as
+** cancelled, without history. Errors: NOT_FOUND, STATE (it runs, or its parent has not
+** finished). */
+ns_status ns_delete(ns_db *db, int64_t id, ns_err *err);
+
 /* A finished job runs again with fresh budgets. Errors: NOT_FOUND, STATE (still live),
 ** DUPLICATE (its unique key is taken). */
 ns_status ns_retry(ns_db *db, int64_t id, ns_err *err);

@@ -109,6 +109,18 @@ static int db_reprioritise(lua_State *L) {
 }
 
 /***
+Deletes a job that does not run, and all that is known of it.
+@function db:delete
+@tparam integer id
+@return true, or nil, message, code `NOT_FOUND`, `STATE`
+*/
+static int db_delete(lua_State *L) {
+  ns_err err;
+  ns_db *db = nsl_checkdb(L);
+  return nsl_result(L, ns_delete(db, luaL_checkinteger(L, 2), &err), &err);
+}
+
+/***
 When a live job is not started any more.
 @function db:deadline
 @tparam integer id
@@ -201,6 +213,7 @@ static int db_progress(lua_State *L) {
 
 const luaL_Reg nsl_jobverbs[] = {{"cancel", db_cancel},
                                  {"deadline", db_deadline},
+                                 {"delete", db_delete},
                                  {"info", db_info},
                                  {"progress", db_progress},
                                  {"reprioritise", db_reprioritise},

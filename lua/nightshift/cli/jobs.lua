@@ -1,4 +1,4 @@
---- Commands on jobs: push, jobs, show, why, retry, cancel, run-now, signal. tree.lua has the
+--- Commands on jobs: push, jobs, show, why, retry, cancel, delete, run-now, signal. tree.lua has the
 -- commands on trees, adopt.lua those on rows of adopted tables.
 
 local adopt = require "nightshift.cli.adopt"
@@ -15,6 +15,7 @@ local commands = jobs.commands
 
 local STATES = { "scheduled", "ready", "running", "waiting", "done", "dead", "cancelled" }
 local LIVE = { "running", "ready", "scheduled", "waiting" }
+local IDLE = { "scheduled", "ready", "waiting", "done", "dead", "cancelled" }
 local EVERY = 1 << 31 -- a limit that is none
 
 local function define_push(parser)
@@ -80,6 +81,12 @@ function jobs.define(parser)
   cancel:option("--reason", "Kept with the job.")
   define_filter(cancel)
   tree.define_flag(cancel)
+  local delete = parser:command("delete", "Delete jobs that do not run, with payload, result, errors, log and signals. "
+    .. "Live ones end first, as cancelled.")
+  delete:argument("id", "Job ids."):args("*"):convert(context.id)
+  delete:option("--state", "All in this state."):choices(IDLE)
+  define_filter(delete)
+  tree.define_flag(delete)
   local run_now = parser:command("run-now", "Make scheduled jobs ready now.")
   run_now:argument("id", "Job ids."):args("+"):convert(context.id)
   tree.define_flag(run_now)
@@ -332,6 +339,12 @@ function commands.cancel(args)
         return ("; %s below it %s on (--tree)"):format(output.count(live, "job"), live == 1 and "goes" or "go")
       end
     end
+  end)
+end
+
+function commands.delete(args)
+  return on_jobs(args, { "done", "dead", "cancelled" }, "deleted", function(db)
+    return function(id) return db:delete(id, { tree = args.tree }) end
   end)
 end
 

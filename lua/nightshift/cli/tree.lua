@@ -226,6 +226,7 @@ end
 local COUNTED = {
   cancelled = function(p) return p.total - p.done - p.dead - p.cancelled end,
   retried = function(p) return p.dead + p.cancelled end,
+  deleted = function(p) return p.total end,
 }
 
 --- `done` is the word for the jobs, "cancelled"; `verb` gets an id and gives how many there

@@ -5,7 +5,7 @@
 ** serialised with verdicts. A row that it leaves in ready or in a lease is stale by its run;
 ** the claim that meets it drops it. No assert: only the server knows the locks.
 */
-#include "handle.h"
+#include "admin/inner.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,15 +19,7 @@
 
 /* --------------------------------------------------------------- the row */
 
-/* A live job's row, locked. */
-typedef struct live {
-  bool found;
-  bool paused;
-  int64_t queue_id, rank, run, unmet, due, now, kind;
-  ns_buf key; /* its unique key; empty: none */
-} live;
-
-static ns_status lock_live(ns_db *db, int64_t id, live *l, ns_err *err) {
+ns_status ns_admin_lock_live(ns_db *db, int64_t id, ns_live *l, ns_err *err) {
   const ns_value *r = NULL;
   ns_value param = ns_vint(id);
   ns_status st = ns_db_run(db, NS_SQL_ADMIN_LOCK, &param, err);
@@ -47,17 +39,15 @@ static ns_status lock_live(ns_db *db, int64_t id, live *l, ns_err *err) {
   l->now = r[6].i;
   l->paused = r[7].type != NS_NULL;
   l->kind = r[8].i;
+  l->parent = ns_int_or(&r[9], 0);
+  l->awaits = r[10].i != 0;
+  l->deadline = ns_int_or(&r[11], 0);
+  l->attempts = r[12].i;
+  l->max_attempts = r[13].i;
   return l->key.oom ? ns_no_memory(err) : NS_OK;
 }
 
-/* A finished job's row, locked. 'outcome' is empty when there is none. */
-typedef struct past {
-  char outcome[16];
-  int64_t run, queue_id, priority, kind;
-  ns_buf key;
-} past;
-
-static ns_status lock_past(ns_db *db, int64_t id, past *p, ns_err *err) {
+ns_status ns_admin_lock_past(ns_db *db, int64_t id, ns_past *p, ns_err *err) {
   const ns_value *r = NULL;
   ns_value param = ns_vint(id);
   ns_status st = ns_db_run(db, NS_SQL_ADMIN_FINISHED, &param, err);
@@ -73,6 +63,7 @@ static ns_status lock_past(ns_db *db, int64_t id, past *p, ns_err *err) {
   if (r[3].type == NS_TEXT)
     ns_buf_add(&p->key, r[3].s.p, r[3].s.n);
   p->priority = r[4].i;
+  p->parent = ns_int_or(&r[5], 0);
   p->kind = r[6].i;
   return p->key.oom ? ns_no_memory(err) : NS_OK;
 }
@@ -84,18 +75,8 @@ static void unschedule(ns_db *db, int64_t id, int64_t due) {
     ns_db_run(db, NS_SQL_ADMIN_UNSCHEDULE, (ns_value[]){ns_vint(due), ns_vint(id)}, &none);
 }
 
-/* The state of one verb on one job. */
-typedef struct work {
-  int64_t id;
-  int64_t rank; /* its new one */
-  ns_bytes reason;
-  live now;
-  past then;
-  bool noticed; /* its holder is to be told */
-} work;
-
-static ns_status run_verb(ns_db *db, work *w, ns_status (*run)(ns_db *, ns_tx *, ns_err *),
-                          ns_err *err) {
+ns_status ns_admin_run(ns_db *db, ns_admin_work *w, ns_status (*run)(ns_db *, ns_tx *, ns_err *),
+                       ns_err *err) {
   ns_tx tx = {.run = run, .arg = w};
   ns_status st = ns_db_transact(db, &tx, err);
   ns_buf_free(&w->now.key);
@@ -113,7 +94,7 @@ static ns_status run_verb(ns_db *db, work *w, ns_status (*run)(ns_db *, ns_tx *,
 
 /* No lease of the job's run was seen. A lease that is there by now is of a holder that may have
 ** read the job before our commit. */
-static void tell_claimer(ns_db *db, const work *w) {
+static void tell_claimer(ns_db *db, const ns_admin_work *w) {
   char token[64];
   const ns_value *row = NULL;
   const ns_value params[] = {ns_vint(w->id), ns_vint(w->now.run)};
@@ -127,8 +108,8 @@ static void tell_claimer(ns_db *db, const work *w) {
 
 /* No live row: finished already, or never there. After a cut at the commit
 ** "cancelled" is our own doing. */
-static ns_status cancel_late(ns_db *db, work *w, bool replay, ns_err *err) {
-  ns_status st = lock_past(db, w->id, &w->then, err);
+static ns_status cancel_late(ns_db *db, ns_admin_work *w, bool replay, ns_err *err) {
+  ns_status st = ns_admin_lock_past(db, w->id, &w->then, err);
   if (st != NS_OK)
     return st;
   if (w->then.outcome[0] == '\0')
@@ -140,7 +121,7 @@ static ns_status cancel_late(ns_db *db, work *w, bool replay, ns_err *err) {
 }
 
 static ns_status cancel_run(ns_db *db, ns_tx *tx, ns_err *err) {
-  work *w = tx->arg;
+  ns_admin_work *w = tx->arg;
   ns_end end = {.id = w->id,
                 .outcome = "cancelled",
                 .reason = "cancelled",
@@ -148,7 +129,7 @@ static ns_status cancel_run(ns_db *db, ns_tx *tx, ns_err *err) {
                 .polls = -1,
                 .crashes = -1,
                 .said = w->reason};
-  ns_status st = lock_live(db, w->id, &w->now, err);
+  ns_status st = ns_admin_lock_live(db, w->id, &w->now, err);
   if (st != NS_OK)
     return st;
   if (!w->now.found)
@@ -180,8 +161,8 @@ static void nudge_holder(ns_db *db, int64_t id) {
 }
 
 ns_status ns_cancel(ns_db *db, int64_t id, ns_bytes reason, ns_err *err) {
-  work w = {.id = id, .reason = reason};
-  ns_status st = run_verb(db, &w, cancel_run, err);
+  ns_admin_work w = {.id = id, .reason = reason};
+  ns_status st = ns_admin_run(db, &w, cancel_run, err);
   if (st == NS_OK && w.noticed && !db->user_tx)
     nudge_holder(db, id);
   else if (st == NS_OK)
@@ -191,7 +172,7 @@ ns_status ns_cancel(ns_db *db, int64_t id, ns_bytes reason, ns_err *err) {
 
 /* ----------------------------------------------------------------- retry */
 
-static ns_status key_taken(ns_db *db, const work *w, ns_err *err) {
+static ns_status key_taken(ns_db *db, const ns_admin_work *w, ns_err *err) {
   ns_bytes key = ns_buf_bytes(&w->then.key);
   ns_err none;
   int64_t owner = 0;
@@ -205,7 +186,7 @@ static ns_status key_taken(ns_db *db, const work *w, ns_err *err) {
   return NS_EDUPLICATE;
 }
 
-static ns_status retry_key(ns_db *db, work *w, ns_err *err) {
+static ns_status retry_key(ns_db *db, ns_admin_work *w, ns_err *err) {
   ns_status st;
   if (w->then.key.n == 0)
     return NS_OK;
@@ -217,7 +198,7 @@ static ns_status retry_key(ns_db *db, work *w, ns_err *err) {
 }
 
 static ns_status retry_run(ns_db *db, ns_tx *tx, ns_err *err) {
-  work *w = tx->arg;
+  ns_admin_work *w = tx->arg;
   int64_t rank, run;
   char text[32];
   ns_value id = ns_vint(w->id);
@@ -227,9 +208,9 @@ static ns_status retry_run(ns_db *db, ns_tx *tx, ns_err *err) {
   ns_status st = ns_source_retry(db, w->id, &is_row, err);
   if (st != NS_OK || is_row)
     return st;
-  st = lock_past(db, w->id, &w->then, err);
+  st = ns_admin_lock_past(db, w->id, &w->then, err);
   if (st == NS_OK && w->then.outcome[0] == '\0') {
-    if ((st = lock_live(db, w->id, &w->now, err)) != NS_OK || !w->now.found)
+    if ((st = ns_admin_lock_live(db, w->id, &w->now, err)) != NS_OK || !w->now.found)
       return st == NS_OK ? ns_db_no_job(w->id, err) : st;
     return tx->replay ? NS_OK
                       : ns_fail(err, NS_ESTATE,
@@ -254,15 +235,14 @@ static ns_status retry_run(ns_db *db, ns_tx *tx, ns_err *err) {
 }
 
 ns_status ns_retry(ns_db *db, int64_t id, ns_err *err) {
-  work w = {.id = id};
-  return run_verb(db, &w, retry_run, err);
+  ns_admin_work w = {.id = id};
+  return ns_admin_run(db, &w, retry_run, err);
 }
 
 /* --------------------------------------------------------------- run now */
 
-/* No live row: STATE or NOT_FOUND. */
-static ns_status ended_or_unknown(ns_db *db, work *w, ns_err *err) {
-  ns_status st = lock_past(db, w->id, &w->then, err);
+ns_status ns_admin_ended(ns_db *db, ns_admin_work *w, ns_err *err) {
+  ns_status st = ns_admin_lock_past(db, w->id, &w->then, err);
   if (st != NS_OK || w->then.outcome[0] == '\0')
     return st == NS_OK ? ns_db_no_job(w->id, err) : st;
   return ns_fail(err, NS_ESTATE, "job %lld has finished already: %s", (long long)w->id,
@@ -279,17 +259,17 @@ static ns_status delete_row(ns_db *db, ns_sql sql, const ns_value *params, bool 
 
 /* Is it scheduled, or has it just been promoted? Waits for the session that promotes it. A job
 ** with a row that is missing before its time is in no place, and goes on from here. */
-static ns_status leave_schedule(ns_db *db, work *w, bool *promoted, ns_err *err) {
+static ns_status leave_schedule(ns_db *db, ns_admin_work *w, bool *promoted, ns_err *err) {
   const ns_value at[] = {ns_vint(w->now.due), ns_vint(w->id)};
   bool taken;
   ns_status st = delete_row(db, NS_SQL_ADMIN_TAKE_SCHEDULED, at, &taken, err);
   if (st == NS_OK && !taken)
-    st = lock_live(db, w->id, &w->now, err);
+    st = ns_admin_lock_live(db, w->id, &w->now, err);
   *promoted = st == NS_OK && !taken && w->now.due <= w->now.now;
   return st;
 }
 
-static ns_status not_scheduled(const work *w, ns_err *err) {
+static ns_status not_scheduled(const ns_admin_work *w, ns_err *err) {
   return ns_fail(err, NS_ESTATE, "job %lld is not scheduled: it is %s", (long long)w->id,
                  w->now.paused      ? "paused"
                  : w->now.unmet > 0 ? "waiting for other jobs"
@@ -297,15 +277,15 @@ static ns_status not_scheduled(const work *w, ns_err *err) {
 }
 
 static ns_status run_now_run(ns_db *db, ns_tx *tx, ns_err *err) {
-  work *w = tx->arg;
+  ns_admin_work *w = tx->arg;
   int64_t run;
   bool promoted;
   ns_value id = ns_vint(w->id);
-  ns_status st = lock_live(db, w->id, &w->now, err);
+  ns_status st = ns_admin_lock_live(db, w->id, &w->now, err);
   if (st != NS_OK)
     return st;
   if (!w->now.found)
-    return ended_or_unknown(db, w, err);
+    return ns_admin_ended(db, w, err);
   if (w->now.unmet > 0 || w->now.due <= w->now.now)
     return tx->replay ? NS_OK : not_scheduled(w, err);
   if ((st = leave_schedule(db, w, &promoted, err)) != NS_OK)
@@ -320,17 +300,14 @@ static ns_status run_now_run(ns_db *db, ns_tx *tx, ns_err *err) {
 }
 
 ns_status ns_run_now(ns_db *db, int64_t id, ns_err *err) {
-  work w = {.id = id};
-  return run_verb(db, &w, run_now_run, err);
+  ns_admin_work w = {.id = id};
+  return ns_admin_run(db, &w, run_now_run, err);
 }
 
 /* ----------------------------------------------------------- reprioritise */
 
-/* Takes the job's row out of scheduled or ready: then no claim has it, or will. When there is
-** none it is claimed, maybe since a moment ago. Waits for a session that claims or promotes it;
-** a claim waits for no lock. */
-static ns_status take_out_of_ready(ns_db *db, const work *w, bool *taken, ns_err *err) {
-  const live *j = &w->now;
+ns_status ns_admin_take(ns_db *db, const ns_admin_work *w, bool *taken, ns_err *err) {
+  const ns_live *j = &w->now;
   const ns_value due[] = {ns_vint(j->due), ns_vint(w->id)};
   const ns_value of[] = {ns_vint(j->queue_id), ns_vint(j->rank), ns_vint(w->id), ns_vint(j->run)};
   const ns_value *row = NULL;
@@ -342,8 +319,8 @@ static ns_status take_out_of_ready(ns_db *db, const work *w, bool *taken, ns_err
                     (ns_value[]){of[0], of[1], ns_vint(row[0].i), of[2]}, taken, err);
 }
 
-/* Where it waits, under its next run; the row of this run is stale. */
-static ns_status queue_again(ns_db *db, const work *w, int64_t rank, ns_err *err) {
+ns_status ns_admin_queue_again(ns_db *db, const ns_admin_work *w, ns_err *err) {
+  int64_t rank = w->now.rank;
   int64_t run = w->now.run + 1;
   if (w->now.due <= w->now.now) {
     db->ring_due = true;
@@ -356,31 +333,32 @@ static ns_status queue_again(ns_db *db, const work *w, int64_t rank, ns_err *err
 }
 
 static ns_status reprioritise_run(ns_db *db, ns_tx *tx, ns_err *err) {
-  work *w = tx->arg;
+  ns_admin_work *w = tx->arg;
   int64_t rank = w->rank;
   bool moves = false;
-  ns_status st = lock_live(db, w->id, &w->now, err);
+  ns_status st = ns_admin_lock_live(db, w->id, &w->now, err);
   if (st != NS_OK)
     return st;
   if (!w->now.found)
-    return ended_or_unknown(db, w, err);
+    return ns_admin_ended(db, w, err);
   if (w->now.rank == rank)
     return NS_OK;
   if (w->now.unmet == 0)
-    st = take_out_of_ready(db, w, &moves, err);
+    st = ns_admin_take(db, w, &moves, err);
   if (st == NS_OK)
     st = ns_db_run(db, NS_SQL_ADMIN_RANK,
                    (ns_value[]){ns_vint(moves), ns_vint(rank), ns_vint(w->id)}, err);
-  return st == NS_OK && moves ? queue_again(db, w, rank, err) : st;
+  w->now.rank = rank;
+  return st == NS_OK && moves ? ns_admin_queue_again(db, w, err) : st;
 }
 
 ns_status ns_reprioritise(ns_db *db, int64_t id, int64_t priority, ns_err *err) {
-  work w = {.id = id};
+  ns_admin_work w = {.id = id};
   if (priority < 0 || priority > 255)
     return ns_fail(err, NS_EINVALID, "the priority must be 0 to 255, got %lld",
                    (long long)priority);
   w.rank = 255 - priority;
-  return run_verb(db, &w, reprioritise_run, err);
+  return ns_admin_run(db, &w, reprioritise_run, err);
 }
 
 /* ----------------------------------------------------------------- queues */
