@@ -132,6 +132,29 @@ describe("the house", function()
     end)
   end
 
+  it("has Lua files that require only those named before them", function()
+    local place, n = {}, 0
+    for line in io.lines "lua/README.md" do
+      local first = line:match "^| (`[^|]*) |"
+      if first then
+        n = n + 1
+        for unit in first:gmatch "`(%l+)/?`" do place[unit] = n end
+      end
+    end
+    local wrong = {}
+    for _, path in ipairs(files "lua/nightshift/*.lua lua/nightshift/*/*.lua") do
+      local from = path:match "^lua/nightshift/(%l+)"
+      if not place[from] then wrong[#wrong + 1] = from .. " is not in the README" end
+      for line in io.lines(path) do
+        local to = line:match 'require ?%(?"nightshift%.(%l+)'
+        if to and to ~= "core" and to ~= "host" and (place[to] or math.huge) > (place[from] or 0) then
+          wrong[#wrong + 1] = path .. " requires " .. to
+        end
+      end
+    end
+    assert.same({}, wrong)
+  end)
+
   -- The files that a file calls in the end, itself among them if it is in a circle.
   local function reach(callees, from, seen)
     for file in pairs(callees[from] or {}) do
