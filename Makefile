@@ -125,7 +125,7 @@ install: all man
 man: all
 	@mkdir -p $(O)/man && rm -f $(O)/man/*
 	@! $(LUA) -e 'require "argparse"' 2>/dev/null || \
-	  LUA_PATH="lua/?.lua;lua/?/init.lua;;" LUA_CPATH="$(O)/?.so;;" $(LUA) doc/man.lua $(O)/man $(VERSION)
+	  LUA_PATH="lua/?.lua;lua/?/init.lua;;" LUA_CPATH="$(O)/?.so;;" $(LUA) doc/generate.lua man $(O)/man $(VERSION)
 
 uninstall:
 	rm -f "$(DESTDIR)$(BINDIR)/nightshift"
@@ -154,7 +154,7 @@ deps:
 clean:
 	rm -rf build
 
-include mk/test.mk mk/torture.mk mk/check.mk mk/bench.mk
+include mk/test.mk mk/check.mk mk/bench.mk
 
 # The lines of these files that begin with "#:".
 .PHONY: help

@@ -5,7 +5,7 @@
 -- multiplies the numbers of jobs.
 --
 -- A question is a file that stands in up to three places, and knows by `...` it is: required
--- here, it returns a function of the stage. Loaded by `nightshift work`, it returns its
+-- here, it returns a function of the stage, or several of them by name. Loaded by `nightshift work`, it returns its
 -- handlers. Run as a program it measures, in a process of its own, and prints lines. The
 -- function of the stage returns `title`, `text` (optional), `rounds` (3) and `ask`: functions
 -- that return a line or a list of lines. `prepare` and `clean` are optional: they run once
@@ -13,13 +13,24 @@
 local nightshift = require "nightshift"
 local report = require "bench.lib.report"
 local stage = require "bench.lib.stage"
-local verbs = require "bench.questions.verbs"
 
--- In this order. Those that are not a file of their own name are in verbs.lua.
+-- In this order.
 local QUESTIONS = {
   "push", "claim", "handles", "work", "latency", "idle", "workers", "memory", "volume", "looking", "purge", "prune",
   "parked", "large", "flows", "adopted",
 }
+
+-- The files with several of them; each other one is a file of its own name.
+local FILES = {
+  push = "verbs", claim = "verbs", handles = "verbs", large = "verbs", idle = "footprint", memory = "footprint",
+  looking = "volume", volume = "volume", prune = "deletes", purge = "deletes",
+}
+
+local function open(name, s)
+  local file = FILES[name]
+  local made = require("bench.questions." .. (file or name))
+  return (file and made[name] or made)(s)
+end
 
 local function misuse(format, ...)
   io.stderr:write("bench: ", format:format(...), "\n")
@@ -93,7 +104,7 @@ print(report.preamble(facts))
 s:warm_up()
 
 for _, name in ipairs(QUESTIONS) do
-  local question = (not asked.only or asked.only[name]) and (verbs[name] or require("bench.questions." .. name))(s)
+  local question = (not asked.only or asked.only[name]) and open(name, s)
   if question then
     question.name, question.rounds = name, asked.rounds or question.rounds or 3
     question.rows = measure(question, s)

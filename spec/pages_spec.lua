@@ -40,7 +40,7 @@ end
 local SOURCES = listed("find src sql lua library examples bench spec mk -name '*.[ch]' -o -name '*.lua' " ..
   "-o -name '*.sql' -o -name '*.sh' -o -name '*.mk'")
 
-local PAGES = listed "ls *.md doc/*.md doc/internals/*.md src/*/README.md examples/*/README.md"
+local PAGES = listed "ls *.md doc/*.md doc/internals/*.md src/*/README.md examples/*.md"
 
 -- How many sentences the comments of a source have; `tell` gets the lines of faults.
 local function check_comments(path, tell)
@@ -454,7 +454,7 @@ describe("the pictures", function()
   it("are those that their descriptions make: parts, words and style, in order", function()
     if not os.execute "command -v dot >/dev/null" then return pending "Graphviz (dot) is not installed" end
     local folder, n = proc.folder(), 0
-    local status, _, errors = proc.run { "doc/pictures/draw.sh", folder }
+    local status, _, errors = proc.run { proc.lua, "doc/generate.lua", "pictures", folder }
     assert.equal(0, status, errors)
     for _, path in ipairs(listed "ls doc/pictures/*.svg") do
       local drawn = parts_of_picture(read(folder .. path:match "/[^/]*$"))
@@ -654,7 +654,7 @@ end
 
 describe("the page of faults", function()
   it("names tests and targets that exist", function()
-    local makefile = read "Makefile" .. read "mk/test.mk" .. read "mk/torture.mk"
+    local makefile = read "Makefile" .. read "mk/test.mk"
     local missing = {}
     for _, proof in ipairs(proofs()) do
       local target = proof.place:match "^make ([%w-]+)$"

@@ -122,7 +122,7 @@ function methods:begin(round)
   self.round, self.floors = round, {}
 end
 
---- Bare SQL, the C library, the Lua API: one line each. See floor.c, verbs.c and handle.lua for
+--- Bare SQL, the C library, the Lua API: one line each. See floor.c, verbs.c and verbs.lua for
 -- the work, and bench.h for the options.
 function methods:floor(what, options)
   local command = ("%s/bench/floor '%s' floor %s %s"):format(self.build, self.socket, what, option_words(options))
@@ -141,7 +141,7 @@ function methods:verbs(what, options, database)
 end
 
 function methods:handle(what, options)
-  local command = "%s bench/lib/handle.lua '%s' %s %s"
+  local command = "%s bench/questions/verbs.lua '%s' %s %s"
   return self:run(command:format(LUA, self:url "nightshift", what, option_words(options)))[1]
 end
 

@@ -50,7 +50,7 @@ local url, build, jobs, workers, payload = arg[1], arg[2], tonumber(arg[3]), ton
 local history = arg[6] or "all"
 local LUA = arg[-1] or "lua5.4"
 
-local fill = ("%s bench/lib/handle.lua '%s' fill jobs=%d payload=%s"):format(LUA, url, jobs, payload)
+local fill = ("%s bench/questions/verbs.lua '%s' fill jobs=%d payload=%s"):format(LUA, url, jobs, payload)
 assert(os.execute(processes.tied(fill)))
 local db <close> = assert(nightshift.open(url))
 local q = assert(db:queue "bench")

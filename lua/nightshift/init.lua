@@ -9,7 +9,7 @@ local core = require "nightshift.core"
 local db = require "nightshift.db"
 local hooks = require "nightshift.hooks"
 local job = require "nightshift.job"
-local mutex = require "nightshift.mutex"
+local locks = require "nightshift.lock"
 local options = require "nightshift.options"
 
 local nightshift = {
@@ -24,8 +24,8 @@ local nightshift = {
   discard = job.discard,    --- raises, below a handler: the job is dead
   retry_in = job.retry_in,  --- raises, below a handler: the next attempt comes so much later
   shared = core.shared,     --- a dict that all workers of a host share
-  mutex = mutex.new,        --- one holder at a time on this host
-  semaphore = mutex.semaphore, --- at most n of them
+  mutex = locks.mutex,      --- one holder at a time on this host
+  semaphore = locks.semaphore, --- at most n of them
 }
 
 local text = options.typed "string"

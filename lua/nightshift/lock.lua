@@ -1,10 +1,15 @@
---- Locks and semaphores across hosts: db:lock and db:semaphore.
+--- Locks and semaphores: across hosts (db:lock and db:semaphore), and between the processes of one
+-- host (nightshift.mutex and nightshift.semaphore).
 --
--- An object stands for one slot at a time. The core takes and gives slots and never waits.
+-- Across hosts an object stands for one slot at a time. The core takes and gives slots and never waits.
 -- Waiting is done here, in naps of 5 to 250 ms, so a handler that is told to stop meanwhile
 -- notices it. A slot is given back at the latest when its job's run ends, or its program: see
 -- holder/slot.c. Wrong arguments raise, because the object is called on the spot: db:lock
 -- "report" (fn).
+--
+-- Within a host a mutex has one unit, a semaphore several. A unit is given back by release, or when
+-- the variable goes out of scope. The end of the job gives it back, too, and so does the death of
+-- the process.
 
 local core = require "nightshift.core"
 local options = require "nightshift.options"
@@ -12,7 +17,10 @@ local units = require "nightshift.units"
 
 local raise = options.raise
 
-local lock = {}
+local locks = {}
+
+-- --------------------------------------------------------------- across hosts
+
 local methods = options.methods({}, "the lock")
 local meta = { __index = methods, __name = "nightshift.lock" }
 
@@ -163,7 +171,7 @@ end
 ---@param n integer how many slots there are
 ---@param opts {timeout: number|string?}?
 ---@return nightshift.DbLock
-function lock.new(db, kind, name, n, opts)
+function locks.new(db, kind, name, n, opts)
   check_name(kind, name)
   local given = options.read(kind, opts, KNOWN)
   return setmetatable({
@@ -172,4 +180,127 @@ function lock.new(db, kind, name, n, opts)
   }, meta)
 end
 
-return lock
+-- ------------------------------------------------------------- within one host
+
+--     local r = nightshift.mutex "account" (function() … return r end)
+--     local held <close> = assert(nightshift.semaphore("gpu", 2):acquire(5))
+
+local unit_methods = {}
+local unit_meta = { __index = unit_methods, __name = "nightshift.lock" }
+local era = 0 -- units locked in an earlier era have been given back
+
+local DEFAULT_TIMEOUT = 30000000 -- µs
+
+local function describe(lock)
+  return ("%s '%s'"):format(lock._units == 0 and "mutex" or "semaphore", options.shown((lock._name:gsub("%c", "?"))))
+end
+
+--- Waits for a unit and takes it.
+---@param timeout number|string|nil how long at most; default: as told when it was made, or 30 s
+---@return table|nil lock itself, for `local held <close> = assert(lock:acquire())`
+---@return string? message
+---@return string? code `BUSY` when none became free in time, `INVALID`, `FULL`
+function unit_methods:acquire(timeout)
+  options.own(self, unit_meta, "mutex", "acquire")
+  if self._refused then return nil, self._refused, "INVALID" end
+  local us = self._timeout
+  if timeout ~= nil then
+    local given, message = options.duration(timeout, "acquire: timeout")
+    if not given then return nil, message, "INVALID" end
+    us = given
+  end
+  local unit, message, code = core.lock(self._name, self._units, us)
+  if unit then
+    self._unit, self._era = unit, era
+    return self
+  end
+  if code == "STATE" then options.raise("%s: %s", describe(self), message) end
+  return nil, describe(self) .. ": " .. message, code
+end
+
+local function is_locked(lock)
+  return lock._unit and lock._era == era
+end
+
+local function give_back(lock)
+  local ok, message, code = core.unlock(lock._name, lock._units, lock._unit)
+  if code ~= "BUSY" then lock._unit = false end
+  return ok, message, code
+end
+
+--- Gives the unit back. Raises when this object does not hold one.
+---@return true|nil ok
+---@return string? message
+---@return string? code `BUSY`
+function unit_methods:release()
+  options.own(self, unit_meta, "mutex", "release")
+  if not is_locked(self) then options.raise("%s: release: this object does not hold it", describe(self)) end
+  local ok, message, code = give_back(self)
+  if code == "STATE" then options.raise("%s: release: %s", describe(self), message) end
+  if not ok then return nil, message, code end
+  return ok
+end
+
+function unit_meta.__close(lock)
+  if is_locked(lock) then give_back(lock) end
+end
+
+function unit_meta.__tostring(lock)
+  return ("nightshift.%s (%s)"):format(describe(lock), is_locked(lock) and "held" or "not held")
+end
+
+--- Runs a function while a unit is held; gives its values, and passes its error on.
+---@param fn function
+---@param ... any its arguments
+---@return any ... or nil, message, code of acquire
+function unit_meta.__call(lock, fn, ...)
+  if type(fn) ~= "function" then
+    options.raise("%s: a function expected, got %s", describe(lock), type(fn))
+  end
+  local guard <close>, message, code = lock:acquire()
+  if not guard then return nil, message, code end
+  return fn(...)
+end
+
+local OF_HOST = { timeout = options.duration }
+
+local function make(verb, name, n, opts)
+  if type(name) ~= "string" then options.raise("%s: the name must be a string, got %s", verb, type(name)) end
+  local given, message = options.read(verb, opts, OF_HOST)
+  return setmetatable({
+    _name = name, _units = n, _refused = message, _unit = false, _era = 0,
+    _timeout = given and given.timeout or DEFAULT_TIMEOUT,
+  }, unit_meta)
+end
+
+--- A mutex: one holder at a time among the processes of this host. Names need
+-- not be declared.
+---@param name string 1 to 100 bytes
+---@param opts {timeout: number|string|nil}?
+---@return table lock
+function locks.mutex(name, opts)
+  local lock = make("mutex", name, 0, opts)
+  return lock
+end
+
+local whole = options.integer(1, 1000)
+
+--- A semaphore: at most `n` holders. All callers that use a name give the same number.
+---@param name string
+---@param n integer 1 to 1000
+---@param opts {timeout: number|string|nil}?
+---@return table lock
+function locks.semaphore(name, n, opts)
+  local checked, message = whole(n, "semaphore: n")
+  local lock = make("semaphore", name, checked or 1, opts)
+  lock._refused = lock._refused or message
+  return lock
+end
+
+--- Gives back all units that this process still holds: the leftovers of a job.
+function locks.release_all()
+  era = era + 1
+  core.unlock_all()
+end
+
+return locks

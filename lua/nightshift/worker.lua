@@ -11,7 +11,7 @@ local core = require "nightshift.core"
 local handlers = require "nightshift.handlers"
 local hooks = require "nightshift.hooks"
 local job = require "nightshift.job"
-local mutex = require "nightshift.mutex"
+local locks = require "nightshift.lock"
 local options = require "nightshift.options"
 local transaction = require "nightshift.transaction"
 
@@ -270,7 +270,7 @@ local function make_run(set, api, backend, standard)
       if limits.backoff and not v.delay then v.delay = delay_of(limits.backoff, this, v.error, api) end
     end
     if hooked then tell_end(this, v and v.result or result, v, since, api) end
-    mutex.release_all()
+    locks.release_all()
     current, this._settled = nil, this._settled or "its return"
     backend.own_slots()
     -- looked at when something went wrong: harmless damage may stay

@@ -5,12 +5,15 @@
 ** MEDDLE_CLOCK=FILE   the wall clock is off by as many seconds as the file's
 **                     eight bytes say, a signed number; it may be changed at
 **                     any time. The monotonic clock is left alone.
+** MEDDLE_LOCALE=1    the process begins with the locale of its environment, as programs with a
+**                     graphical toolkit or curses do
 ** MEDDLE_STORM=MS     a signal with a handler that does nothing, that often, and
 **                     without SA_RESTART: system calls end with EINTR
 ** `require "meddle"` starts such a storm, twice a millisecond.
 */
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <locale.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdint.h>
@@ -93,6 +96,8 @@ static __attribute__((constructor)) void begin(void) {
     if (p != MAP_FAILED)
       offset = p;
   }
+  if (getenv("MEDDLE_LOCALE") != NULL)
+    setlocale(LC_ALL, "");
   if (ms != NULL)
     storm(atol(ms) * 1000);
 }

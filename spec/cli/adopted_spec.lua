@@ -4,7 +4,7 @@
 local host = require "spec.support.host"
 local nightshift = require "nightshift"
 local proc = require "spec.support.proc"
-local published = require "spec.support.published"
+local published = require "spec.support.designs".published
 
 local all, open = published.all, published.open
 local handle, url

@@ -906,7 +906,7 @@ describe("manual pages", function()
 
   setup(function()
     folder = fixture.dir()
-    local status, _, err = proc.run { proc.lua, "doc/man.lua", folder, "1.2.3" }
+    local status, _, err = proc.run { proc.lua, "doc/generate.lua", "man", folder, "1.2.3" }
     assert.equal(0, status, err)
   end)
 
@@ -946,7 +946,7 @@ describe("the made reference", function()
 
   setup(function()
     local folder = fixture.dir()
-    local status, _, err = proc.run { proc.lua, "doc/reference.lua", folder }
+    local status, _, err = proc.run { proc.lua, "doc/generate.lua", "reference", folder }
     assert.equal(0, status, err)
     local function read(name)
       local file <close> = assert(io.open(folder .. "/" .. name))

@@ -4,7 +4,7 @@
 local crew = require "spec.support.crew"
 local db = require "spec.support.db"
 local host = require "spec.support.host"
-local lab = require "spec.support.lab"
+local lab = require "spec.support.db".lab
 local nightshift = require "nightshift"
 local nst = require "nst"
 local proc = require "spec.support.proc"

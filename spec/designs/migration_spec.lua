@@ -3,7 +3,7 @@
 local crew = require "spec.support.crew"
 local designs = require "spec.support.designs"
 local host = require "spec.support.host"
-local lab = require "spec.support.lab"
+local lab = require "spec.support.db".lab
 local ledger = require "spec.support.crew".ledger
 local nst = require "nst"
 local proc = require "spec.support.proc"

@@ -2,7 +2,7 @@
 
 local crew = require "spec.support.crew"
 local host = require "spec.support.host"
-local lab = require "spec.support.lab"
+local lab = require "spec.support.db".lab
 local ledger = require "spec.support.crew".ledger
 local nightshift = require "nightshift"
 local nst = require "nst"
@@ -196,7 +196,7 @@ end)
 -- was described. Each is adopted as it is, and worked off by hosts that are killed.
 describe("a published table", function()
   -- luacheck: no max line length
-  local TABLES = require "spec.support.published"
+  local TABLES = require "spec.support.designs".published
   local ROWS, count = 80, TABLES.count
 
   local url

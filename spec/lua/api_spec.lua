@@ -1,7 +1,7 @@
 -- The public handles against a real server: open, queue, push, claim, verbs. The answers to bad
 -- values and bad options are part of it. Transactions and listings have files of their own.
 
-local lab = require "spec.support.lab"
+local lab = require "spec.support.db".lab
 local nightshift = require "nightshift"
 local proc = require "spec.support.proc"
 local server = require "spec.support.db"

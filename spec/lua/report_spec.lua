@@ -1,6 +1,6 @@
 -- Listings and counts: their contents, and that they read as many rows as they show.
 
-local lab = require "spec.support.lab"
+local lab = require "spec.support.db".lab
 local nightshift = require "nightshift"
 local report = require "nightshift.report"
 local proc = require "spec.support.proc"

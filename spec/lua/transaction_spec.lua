@@ -2,7 +2,7 @@
 -- undo them.
 
 local host = require "spec.support.host"
-local lab = require "spec.support.lab"
+local lab = require "spec.support.db".lab
 local nightshift = require "nightshift"
 
 -- tx:ack: the end of a job and its own rows in one transaction.

@@ -5,7 +5,7 @@ local core = require "nightshift.core"
 local known = require "nightshift.source.known"
 local nightshift = require "nightshift"
 local proc = require "spec.support.proc"
-local published = require "spec.support.published"
+local published = require "spec.support.designs".published
 
 local all, one, open, refused = published.all, published.one, published.open, published.refused
 local handle, url

@@ -7,7 +7,7 @@ local host = require "spec.support.host"
 local nightshift = require "nightshift"
 local nst = require "nst"
 local proc = require "spec.support.proc"
-local published = require "spec.support.published"
+local published = require "spec.support.designs".published
 
 describe("a host with an adopted table", function()
   local all, one, how_many, nothing_left = published.all, published.one, published.count, published.nothing_left
@@ -469,4 +469,38 @@ describe("a host beside published workers", function()
       assert.equal(0, count "nightshift_job")
     end)
   end
+end)
+
+-- Under a host that the spec plays: when it looks again.
+describe("a runner", function()
+  local NAME = "migration_task"
+  local lab = require "spec.support.db".lab
+  local runner = require "nightshift.source.runner"
+
+  local db
+  lab.handles(1, function(handle) db = handle end)
+
+  --- What it waits between its rounds, the first without one.
+  local function pauses(rounds)
+    local found = {}
+    local played = {
+      drain = false, within = 60, log = function() end, tell = function() end,
+      serves = function() return '["migrate"]' end,
+      taking = function() return 1 end,
+      wait = function(seconds)
+        found[#found + 1] = seconds
+        return #found == rounds
+      end,
+    }
+    local its = assert(runner.open({ url = lab.url() }, require "nightshift".encode(designs.map(NAME)), played))
+    its:run()
+    return found
+  end
+
+  it("that is held back by a rate waits until that lets it go on", function()
+    designs.create(db, NAME, 20)
+    assert(assert(db:adopt(designs.map(NAME))):tune { rate = 0.2 })
+    local found = pauses(4)
+    for i = 1, 4 do assert.is_true(found[i] > 0.1, found[i]) end
+  end)
 end)

@@ -2,7 +2,7 @@
 -- attempts, times and parents hold.
 
 local designs = require "spec.support.designs"
-local lab = require "spec.support.lab"
+local lab = require "spec.support.db".lab
 local nightshift = require "nightshift"
 
 local a

@@ -5,7 +5,7 @@ local core = require "nightshift.core"
 local db = require "spec.support.db"
 local mapping = require "nightshift.source.mapping"
 local nightshift = require "nightshift"
-local published = require "spec.support.published"
+local published = require "spec.support.designs".published
 local text = require "nightshift.source.text"
 
 local handle

@@ -4,7 +4,7 @@
 local db = require "spec.support.db"
 local nightshift = require "nightshift"
 local proc = require "spec.support.proc"
-local published = require "spec.support.published"
+local published = require "spec.support.designs".published
 local source = require "nightshift.source.table"
 
 local all, one, count, nothing_left = published.all, published.one, published.count, published.nothing_left

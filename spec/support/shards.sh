@@ -18,7 +18,7 @@ count=6
 first="core/cut core/servers host/outage host/workers core/scale host/drain designs/remedies tree/poll
   examples bench core/interrupts core/ring source/host tree/prune host/queues host/handlers
   host/limits core/schema core/liveness core/mend cli/arguments tree/dag designs/migration
-  tree/children faults/tables pages host/log host/reload host/start host/death core/rescue
+  tree/children faults pages host/log host/reload host/start host/death core/rescue
   tree/results source/claim core/listen designs/commands tree/priority tree/held source/admin
   tree/signal lua/misuse core/names"
 first=$(printf 'spec/%s_spec.lua\n' $first)

@@ -10,8 +10,8 @@
 
 local checks = require "spec.torture.checks"
 local journal = require "spec.torture.journal"
-local torture_rows = require("spec.torture.checks").rows
-local torture_ticks = require "spec.torture.ticks"
+local torture_rows = checks.rows
+local torture_ticks = checks.ticks
 
 local audit = {}
 

@@ -3,7 +3,7 @@
 
 local audit = require "spec.torture.audit"
 local journal = require "spec.torture.journal"
-local lab = require "spec.support.lab"
+local lab = require "spec.support.db".lab
 local nightshift = require "nightshift"
 
 local folder, db, q, write

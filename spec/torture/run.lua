@@ -17,8 +17,8 @@ local journal = require "spec.torture.journal"
 local monkey = require "spec.torture.monkey"
 local proc = require "spec.support.proc"
 local proxy = require "spec.support.proxy"
-local torture_rows = require("spec.torture.checks").rows
-local torture_ticks = require "spec.torture.ticks"
+local torture_rows = checks.rows
+local torture_ticks = checks.ticks
 
 local seconds = assert(tonumber(arg[1]), "usage: run.lua SECONDS SEED FAULTS HOSTS WORKERS")
 local seed = math.tointeger(tonumber(arg[2])) or os.time() % 100000

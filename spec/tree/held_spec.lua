@@ -2,7 +2,7 @@
 
 local db = require "spec.support.db"
 local host = require "spec.support.host"
-local lab = require "spec.support.lab"
+local lab = require "spec.support.db".lab
 local nightshift = require "nightshift"
 local proc = require "spec.support.proc"
 

@@ -3,7 +3,7 @@
 local core = require "nightshift.core"
 local db = require "spec.support.db"
 local host = require "spec.support.host"
-local lab = require "spec.support.lab"
+local lab = require "spec.support.db".lab
 local nightshift = require "nightshift"
 local nst = require "nst"
 local proc = require "spec.support.proc"

@@ -3,7 +3,7 @@
 **
 ** Invariant: no instant here is wall-clock time; every instant that is stored comes from the
 ** server's clock. Durations are microseconds. (Not asserted: no other file asks a clock;
-** spec/faults/clock_spec.lua looks for one.)
+** spec/faults_spec.lua looks for one.)
 */
 #ifndef NS_CLOCK_H
 #define NS_CLOCK_H

@@ -259,7 +259,6 @@ extern const luaL_Reg nsl_dbverbs[];      /* nsl_db.c */
 extern const luaL_Reg nsl_adminverbs[];   /* nsl_admin.c */
 extern const luaL_Reg nsl_pushverbs[];    /* nsl_push.c */
 extern const luaL_Reg nsl_claimverbs[];   /* nsl_claim.c */
-extern const luaL_Reg nsl_verdictverbs[]; /* nsl_verdict.c */
 extern const luaL_Reg nsl_jobverbs[];     /* nsl_jobs.c */
 extern const luaL_Reg nsl_slotverbs[];    /* nsl_shared.c */
 extern const luaL_Reg nsl_sqlverbs[];     /* nsl_sql.c */

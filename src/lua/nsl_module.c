@@ -157,8 +157,8 @@ static void add_verbs(lua_State *L, const luaL_Reg *list) {
 /* Makes the handle's metatable. [-0, +0, m] */
 static void open_handles(lua_State *L) {
   const luaL_Reg *const lists[] = {nsl_dbverbs,      nsl_adminverbs, nsl_pushverbs,
-                                   nsl_claimverbs,   nsl_verdictverbs,
-                                   nsl_jobverbs,     nsl_slotverbs,  nsl_sqlverbs};
+                                   nsl_claimverbs,   nsl_jobverbs,
+                                       nsl_slotverbs,  nsl_sqlverbs};
   nsl_openhooks(L);
   luaL_newmetatable(L, NSL_DB); /* filled again when it exists: harmless */
   luaL_setfuncs(L, nsl_dbmeta, 0);

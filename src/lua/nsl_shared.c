@@ -1,6 +1,6 @@
 /*
 ** nightshift.shared, the dict that all workers of a host see, and the locks beneath mutexes and
-** semaphores. Here such a lock is a name and a number of units; lua/nightshift/mutex.lua makes
+** semaphores. Here such a lock is a name and a number of units; lua/nightshift/lock.lua makes
 ** objects of them. And the verbs on slots, which are locks across hosts.
 **
 ** Bytes from shared memory are copied before they become Lua values: no latch is held while Lua

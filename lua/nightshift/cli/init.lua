@@ -11,8 +11,7 @@ local cli = {}
 
 -- In the order of `nightshift --help`.
 local MODULES = {}
-for i, name in ipairs { "setup", "work", "reload", "adopt", "jobs", "tree", "queues", "schedules", "run",
-  "doctor" } do
+for i, name in ipairs { "setup", "work", "reload", "adopt", "jobs", "tree", "queues", "schedules", "run" } do
   MODULES[i] = require("nightshift.cli." .. name)
 end
 

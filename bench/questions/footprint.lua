@@ -1,0 +1,141 @@
+-- The cost of a host that is there. "idle": its processor time and the server's with nothing to do,
+-- and its statements. "memory": of each worker. Prints a JSON line for each figure.
+--   lua5.4 bench/questions/footprint.lua URL BUILD idle SECONDS WORKERS…
+--   lua5.4 bench/questions/footprint.lua URL BUILD memory [SCALE]
+local nightshift = require "nightshift"
+local processes = require "bench.lib.processes"
+
+local questions = {}
+
+function questions.idle(s)
+  return {
+    title = "An idle host",
+    text = "Processor time of all the host's processes, and of the server on its behalf, as parts of one processor."
+      .. " Statements to the server, and how many of the seconds had none.",
+    rounds = 1,
+    ask = { function()
+      local part = math.min(s.scale, 1)
+      return s:program("footprint", "idle", math.max(2, 20 * part // 1 | 0), 8, math.max(20, 500 * part // 1 | 0))
+    end },
+  }
+end
+
+function questions.memory(s)
+  return {
+    title = "Memory per worker",
+    rounds = 1,
+    ask = { function() return s:program("footprint", "memory", s.scale) end },
+  }
+end
+
+if ... == "bench.questions.footprint" then return questions end
+
+local url, build, what = arg[1], arg[2], arg[3]
+local db <close> = assert(nightshift.open(url))
+local measures = {}
+
+-- ---------------------------------------------------------------------- idle
+
+-- A second is quiet when no statement reached the server in it. The server's own time is measured
+-- first, without a host, and taken off.
+function measures.idle(given, ...)
+  local seconds = math.tointeger(tonumber(given))
+  local settle = math.min(12, seconds) -- seconds until a host has done its first round of looking
+  local server = processes.server(db)
+
+  local function sleep(n) assert(os.execute("sleep " .. n)) end
+
+  -- Statements so far, but for these questions.
+  local asked = 0
+  local function questions_so_far()
+    asked = asked + 1
+    return tonumber(assert(db:execute "SHOW GLOBAL STATUS LIKE 'Questions'")[1].Value) - asked
+  end
+
+  local function used_by(pids)
+    local sum = 0
+    for _, pid in ipairs(pids) do sum = sum + processes.used(pid) end
+    return sum
+  end
+
+  -- The parts of a processor that the server and `pids` use, percent; statements a
+  -- second; the part of the seconds that are quiet, percent.
+  local function watch(pids)
+    local of_server, of_host, first, quiet = processes.used(server), used_by(pids), questions_so_far(), 0
+    local last = first
+    for _ = 1, seconds do
+      sleep(1)
+      local now = questions_so_far()
+      if now == last then quiet = quiet + 1 end
+      last = now
+    end
+    local function percent(used) return used / seconds * 100 end
+    return percent(processes.used(server) - of_server), percent(used_by(pids) - of_host), (last - first) / seconds,
+      percent(quiet)
+  end
+
+  local alone = watch {}
+  for _, number in ipairs { ... } do
+    local workers = tonumber(number)
+    local h = processes.start_host { url = url, build = build, workers = workers }
+    sleep(settle)
+    local together, of_host, statements, quiet = watch(processes.below(h.pid))
+    h:stop()
+    print(('{"what":"%d workers","workers":%d,"seconds":%d,"host_cpu_percent":%.3f,"server_cpu_percent":%.3f,'
+      .. '"queries_per_s":%.2f,"quiet_percent":%.0f}'):format(workers, workers, seconds, of_host,
+      math.max(0, together - alone), statements, quiet))
+  end
+end
+
+-- -------------------------------------------------------------------- memory
+
+local function name(pid)
+  local file <close> = io.open(("/proc/%d/comm"):format(pid))
+  return file and file:read "l"
+end
+
+-- KiB; nothing when the process is gone. It is PSS: a page that n processes share counts as a
+-- n-th of one for each.
+local function pss(pid)
+  local file <close> = io.open(("/proc/%d/smaps_rollup"):format(pid))
+  return file and tonumber(file:read "a":match "Pss:%s*(%d+)")
+end
+
+local function fill(jobs)
+  local q = assert(db:queue "bench")
+  local payload = ("x"):rep(98)
+  for _ = 1, jobs // 100 do
+    local items = {}
+    for i = 1, 100 do items[i] = { "noop", payload } end
+    assert(q:push_many(items))
+  end
+end
+
+local function await_end()
+  repeat
+    local row = assert(db:execute "SELECT COUNT(*) AS n FROM nightshift_job")[1]
+    assert(db:execute "DO SLEEP(0.05)")
+  until row.n == 0
+end
+
+-- After each worker has run a hundred jobs. `scale` multiplies the number of workers, 500.
+function measures.memory(scale)
+  local workers = math.max(2, math.floor(500 * tonumber(scale or 1)))
+  for _, table_name in ipairs { "job", "ready", "lease", "finished", "scheduled" } do
+    assert(db:execute("TRUNCATE nightshift_" .. table_name)) -- a listener that sleeps would hold this up
+  end
+  local h <close> = processes.start_host { url = url, build = build, workers = workers }
+  fill(workers * 100)
+  await_end()
+  local all, ours, n = 0, 0, 0
+  for _, pid in ipairs(processes.below(h.pid)) do
+    local kib = pss(pid) or 0
+    all = all + kib
+    if name(pid) == "ns-worker" then ours, n = ours + kib, n + 1 end
+  end
+  assert(n == workers, "not all workers are there")
+  print(('{"what":"a worker","pss_kib":%.0f,"workers":%d}'):format(ours / n, workers))
+  print(('{"what":"host with %d workers, all told","pss_mib":%.1f,"workers":%d}'):format(workers, all / 1024, workers))
+end
+
+measures[what](table.unpack(arg, 4))
