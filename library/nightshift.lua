@@ -352,6 +352,24 @@ function Db:pause_all() end
 ---@return nightshift.Code? code
 function Db:resume_all() end
 
+---@class nightshift.Tuned
+---@field id integer the host
+---@field host string its machine
+---@field pid integer
+---@field workers integer what it is to have now
+---@field was integer what it was to have before
+
+--- Has a host have so many workers from now on, until it ends. New ones are forked at once; those
+--- that are too many leave, idle ones first, and a busy one after its job. Waits for the host's
+--- answer, 10 s at most. Not inside a transaction.
+---@param host integer|string its id, or the name of its machine when that has one host: as `stats().holders` has them
+---@param workers integer
+---@return nightshift.Tuned?
+---@return string? message with `NOT_FOUND`: which hosts there are
+---@return nightshift.Code? code `NOT_FOUND`, `INVALID` (more or fewer than it may have, or a name of several hosts),
+---`BUSY` (it has not answered yet), `STATE`
+function Db:tune_host(host, workers) end
+
 --- Runs a finished job again with fresh budgets. `tree`: all jobs at or below it that failed or
 --- were cancelled, each waiting for the same jobs as before; done jobs stay done.
 ---@param id integer
@@ -1182,6 +1200,7 @@ function Job:db() end
 ---@field version string
 ---@field leases integer batches it holds
 ---@field workers integer? of a host: workers that take jobs
+---@field wanted integer? workers that it is to have now
 ---@field busy integer? workers that run one
 ---@field leaving integer? workers that take no more, and end when their job has
 ---@field loads integer? how often its scripts have been loaded

@@ -6,6 +6,7 @@
 
 local core = require "nightshift.core"
 local flow = require "nightshift.flow"
+local hosts = require "nightshift.report.hosts"
 local lock = require "nightshift.lock"
 local options = require "nightshift.options"
 local pauses = require "nightshift.pauses"
@@ -173,6 +174,14 @@ function methods:pause_all() return pauses.set(live(self, "pause_all"), nil, tru
 ---@return string? message
 ---@return string? code
 function methods:resume_all() return pauses.set(live(self, "resume_all"), nil, false) end
+
+--- Has a host have so many workers, until it ends: its id, or a machine's name. What it has then.
+---@param host integer|string
+---@param workers integer
+---@return {id: integer, host: string, pid: integer, workers: integer, was: integer}|nil
+---@return string? message
+---@return string? code
+function methods:tune_host(host, workers) return hosts.tune(live(self, "tune_host"), host, workers) end
 
 --- Runs a finished job again with fresh budgets. `tree`: all failed jobs at or below it, each
 -- waiting for the same jobs as before; gives how many.

@@ -587,6 +587,131 @@ describe("the number of workers", function()
   end)
 end)
 
+-- Its own machine alone could change the number of a host's workers.
+describe("tune", function()
+  local url, handle, q, name
+
+  with_database(function(...) handle, q, url = ... end)
+  before_each(function() name = db.name(url) end)
+
+  local SCRIPT = "return { noop = function() end, nap = function() require 'nightshift.core'.sleep(0.3) end }"
+
+  local function tune(...) return proc.nightshift({ "tune", ... }, url) end
+
+  local function ok(...)
+    local exit, out, err = tune(...)
+    assert.same({ 0, "" }, { exit, err })
+    return out
+  end
+
+  local function row_of(h)
+    for _, row in ipairs(handle:stats().holders) do
+      if row.pid == h.pid then return row end
+    end
+  end
+
+  local function stop(...)
+    for _, h in ipairs { ... } do
+      h:signal "TERM"
+      assert.equal(0, h:wait())
+    end
+  end
+
+  it("changes the workers of the host that is named, in less than a second", function()
+    local h, other = host.start(url, SCRIPT), host.start(url, SCRIPT)
+    local row = row_of(h)
+    local began = nst.clock()
+    assert.equal(("host %d (pid %d on %s): 5 workers, before 2\n"):format(row.id, h.pid, row.host),
+      ok("--host", row.id, "--workers", "5"))
+    assert.is_true(nst.clock() - began < proc.limit(1), nst.clock() - began)
+    h:wait_line "event=host.workers workers=5 was=2 by=tune"
+    eventually(function() return #host.members(h.pid) == 5 end)
+    assert.equal(2, #host.members(other.pid))
+    assert.equal(5, row_of(h).wanted)
+    assert.matches("1 worker, before 5", ok("--host", row.id, "--workers", "1"))
+    eventually(function() return #host.members(h.pid) == 1 end)
+    stop(other)
+    assert.matches("3 workers, before 1", ok("--host", row.host, "--workers", "3")) -- the only one there now
+    stop(h)
+  end)
+
+  it("reaches hosts that are busy, quiet, or have nothing to do", function()
+    local h = host.start(url, SCRIPT)
+    local id = row_of(h).id
+    for _ = 1, 40 do q:push "nap" end
+    eventually(function() return handle:stats().queues[1].running > 0 end)
+    assert.same({ 4, 2 }, (function(now) return { now.workers, now.was } end)(assert(handle:tune_host(id, 4))))
+    h:signal "TSTP"
+    h:wait_line "event=host.quiet"
+    assert(q:push "noop")
+    assert.equal(6, assert(handle:tune_host(id, 6)).workers)
+    h:signal "CONT"
+    eventually(function() return handle:stats().queues[1].ready == 0 end)
+    eventually(function() return handle:stats().queues[1].running == 0 end)
+    assert.equal(2, assert(handle:tune_host(id, 2)).workers)
+    eventually(function() return #host.members(h.pid) == 2 end)
+    assert.equal("0", db.sql("SELECT COUNT(*) FROM nightshift_notice", name))
+    stop(h)
+  end)
+
+  it("says which hosts there are when it does not know the name, or not which is meant", function()
+    assert.same({ nil, "no host is there", "NOT_FOUND" }, { handle:tune_host("web9", 2) })
+    local h, other = host.start(url, SCRIPT), host.start(url, SCRIPT)
+    local a, b = row_of(h), row_of(other)
+    local both = ("%d (pid %d on %s), %d (pid %d on %s)"):format(a.id, a.pid, a.host, b.id, b.pid, b.host)
+    for _, case in ipairs {
+      { { "--host", "web9" }, 1, ("there is no host 'web9'; there are: %s (NOT_FOUND)"):format(both) },
+      { { "--host", 7 }, 1, ("there is no host '7'; there are: %s (NOT_FOUND)"):format(both) },
+      { { "--host", a.host }, 2, ("'%s' has several hosts, so name one by its id: %s (INVALID)"):format(a.host, both) },
+      { { "--host", a.id, "--workers", "1001" }, 2, "it may have 1 to 1000 workers (INVALID)" },
+      { { "--host", a.id, "--workers", "0" }, 2, "the workers must be a whole number from 1 to 20000, got 0" },
+    } do
+      local args = case[1]
+      local exit, out, err = tune(args[1], args[2], args[3] or "--workers", args[4] or "3")
+      assert.same({ case[2], "" }, { exit, out })
+      assert.is_truthy(err:find(case[3], 1, true), err)
+    end
+    local ROWS = "SELECT COUNT(*) FROM nightshift_served WHERE "
+    assert.equal("1", db.sql(ROWS .. "refused LIKE 'it may have 1 to 1000%'", name))
+    ok("--host", a.id, "--workers", "2")
+    assert.equal("2", db.sql(ROWS .. "refused IS NULL AND wanted = 2", name))
+    stop(h, other)
+  end)
+
+  it("is refused inside a transaction, and raises for what is no host", function()
+    assert(handle:transaction(function()
+      assert.same({ nil, "tune_host inside a transaction", "STATE" }, { handle:tune_host(1, 2) })
+    end))
+    assert.error_matches(function() handle:tune_host({}, 2) end, "the host must be an id or a name, got table")
+    assert.error_matches(function() handle:tune_host(1, "2") end, "the workers must be a whole number, got string")
+  end)
+
+  it("wants either a host with workers or a table with a rate", function()
+    for _, case in ipairs {
+      { {}, "give --host with --workers, or TABLE with --rate" }, { { "--host", "1" }, "give --workers" },
+      { { "--workers", "1" }, "give --host" }, { { "t", "--host", "1", "--workers", "1" }, "a host has workers, and" },
+    } do
+      local exit, _, err = tune(table.unpack(case[1]))
+      assert.equal(2, exit)
+      assert.is_truthy(err:find(case[2], 1, true), err)
+    end
+  end)
+
+  it("keeps the number while a holder is lost and comes back", function()
+    local h = host.start(url, SCRIPT)
+    ok("--host", row_of(h).id, "--workers", "3")
+    db.sql(("UPDATE nightshift_holder SET dead = 1 WHERE id = %d"):format(row_of(h).id), name)
+    assert(q:push "noop")
+    h:wait_line("event=holder.lost", 20)
+    eventually(function()
+      local row = row_of(h)
+      return row and row.wanted == 3
+    end)
+    assert.equal(3, #host.members(h.pid))
+    stop(h)
+  end)
+end)
+
 -- No process of a worker outlives it, its zygote, its keeper or its host,
 -- unless it was put into a session of its own.
 describe("orphans:", function()

@@ -151,6 +151,14 @@ WHERE queue_id = ? AND rank = ? AND ready_at = ? AND job_id = ?
 DELETE nightshift_scheduled FROM nightshift_scheduled FORCE INDEX (PRIMARY)
 WHERE run_at = ? AND job_id = ?
 
+-- name: admin_tune
+-- Params: workers, holder. Keys: PRIMARY of holder and of notice. Tells a host how many workers it
+-- is to have; of two numbers that it has not read the later counts. No row: it is gone.
+INSERT INTO nightshift_notice (holder, job_id, run, kind, created)
+SELECT h.id, 0, ?, 'workers', {now} FROM nightshift_holder h
+WHERE h.id = ? AND h.kind = 'host' AND h.dead IS NULL
+ON DUPLICATE KEY UPDATE run = VALUES(run), created = VALUES(created)
+
 -- name: admin_unmet
 -- Params: job. Key: PRIMARY of met; waits for a session that resolves it. Dependents that were
 -- not told yet wait for the job's next end.

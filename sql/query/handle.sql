@@ -121,11 +121,12 @@ DELETE FROM nightshift_served WHERE ended < {now} - 60000000
 -- Params: holder, workers that take jobs, ["queue",…] or NULL: all, ["handler",…],
 -- [["queue",workers],…] or NULL: none are reserved; version of the scripts,
 -- [["file","version"],…], when their last reading began (see the table), when it ended, why it
--- failed or NULL: it did not. Key: PRIMARY; locks our own row only. The handlers and scripts of
--- a host, for report_why_hosts.
+-- failed or NULL: it did not; workers that it is to have, how often it was told a number, why the
+-- last was refused or NULL: it was not. Key: PRIMARY; locks our own row only. The handlers and
+-- scripts of a host, for report_why_hosts.
 REPLACE INTO nightshift_served (holder, workers, queues, handlers, reserves, scripts,
-  files, load_began, load_ended, load_error)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+  files, load_began, load_ended, load_error, wanted, tuned, refused)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: holder_state
 -- Params: a thread of our own account. The server's text on that session's state.

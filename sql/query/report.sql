@@ -100,7 +100,7 @@ GROUP BY j.queue_id
 -- Params: none. Index: small table; lease holder; served PRIMARY. Locks: none.
 SELECT h.id, h.kind, h.host, h.pid, h.started, h.beat, h.version,
        h.workers, h.busy, h.leaving, h.loads, h.old_scripts,
-       s.scripts, s.load_ended, s.load_error,
+       s.scripts, s.load_ended, s.load_error, s.wanted,
        (SELECT COUNT(*) FROM nightshift_lease l WHERE l.holder = h.id) AS leases
 FROM nightshift_holder h
 LEFT JOIN nightshift_served s ON s.holder = h.id
@@ -379,6 +379,15 @@ LEFT JOIN nightshift_job j ON j.id = s.job_id AND j.run = s.run
 LEFT JOIN nightshift_holder h ON h.id = s.holder AND h.dead IS NULL
 WHERE j.id IS NOT NULL OR h.id IS NOT NULL
 ORDER BY s.name, s.slot
+
+-- name: report_tuned
+-- Hosts that are not known dead, with the number of workers that they are to have. And the outcome
+-- of the last number that they were told. Params: none. Index: small tables; PRIMARY of served.
+-- Locks: none.
+SELECT h.id, h.host, h.pid, s.wanted, s.tuned, s.refused
+FROM nightshift_holder h JOIN nightshift_served s ON s.holder = h.id
+WHERE h.kind = 'host' AND h.dead IS NULL
+ORDER BY h.id
 
 -- name: report_waiters
 -- Jobs that wait for this one. Params: job id, limit.

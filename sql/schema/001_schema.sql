@@ -247,7 +247,9 @@ CREATE TABLE nightshift_holder (
 -- NULL: it has not. scripts: a short hash of the texts that its workers run. files:
 -- [["jobs.lua","hash"],…], of the scripts. Their last reading. load_began, load_ended: µs of
 -- the clock of its machine that starts at 0 with the boot, to compare with the same clock only.
--- load_error: why it failed, so that the earlier scripts go on. NULL: it did not.
+-- load_error: why it failed, so that the earlier scripts go on. NULL: it did not. wanted: how many
+-- workers it is to have now. tuned: counts the numbers that it was told, and refused is why the
+-- last of them was not taken. NULL: it was.
 CREATE TABLE nightshift_served (
   holder BIGINT NOT NULL PRIMARY KEY,
   workers INT UNSIGNED NOT NULL,
@@ -259,7 +261,10 @@ CREATE TABLE nightshift_served (
   files TEXT NULL,
   load_began BIGINT NULL,
   load_ended BIGINT NULL,
-  load_error TEXT NULL
+  load_error TEXT NULL,
+  wanted INT UNSIGNED NULL,
+  tuned INT UNSIGNED NOT NULL DEFAULT 0,
+  refused VARCHAR(255) NULL
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin
 
 -- name: create_running
@@ -279,12 +284,13 @@ CREATE TABLE nightshift_running (
 
 -- name: create_notice
 -- A message to a holder about a job it holds. paused: a job that has not begun is to be given
--- back. why: the reason that its canceller gave; NULL: none.
+-- back. workers: of no job; a host is to have so many as 'run' says. why: the reason that its
+-- canceller gave; NULL: none.
 CREATE TABLE nightshift_notice (
   holder BIGINT NOT NULL,
   job_id BIGINT NOT NULL,
   run INT UNSIGNED NOT NULL,
-  kind ENUM('cancelled','paused') NOT NULL,
+  kind ENUM('cancelled','paused','workers') NOT NULL,
   created BIGINT NOT NULL,
   why VARCHAR(255) NULL,
   PRIMARY KEY (holder, job_id)

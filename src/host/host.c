@@ -219,6 +219,7 @@ static void on_timer(void *arg) {
 static void on_wake(void *arg) {
   nsh_host *h = arg;
   nsh_pool_collect(&h->pools);
+  nsh_mode_obey(h);
   nsh_mode_check(h);
 }
 
@@ -285,10 +286,8 @@ static void on_signal(void *arg, int sig) {
     nsh_watchdog_dump(&h->pools);
     break;
   case SIGTTIN:
-    nsh_mode_tune(h, (int64_t)h->pools.wanted + 1, "SIGTTIN");
-    break;
   case SIGTTOU:
-    nsh_mode_tune(h, (int64_t)h->pools.wanted - 1, "SIGTTOU");
+    nsh_mode_step(h, sig == SIGTTIN ? 1 : -1);
     break;
   case SIGTSTP:
   case SIGCONT:

@@ -202,8 +202,12 @@ ns_bytes nsh_mode_version(const nsh_host *h);
 /* Sets the handlers that the host can run; both texts are malloc'd; no 'handlers': as before. */
 void nsh_mode_serve(nsh_host *h, char *handlers, char *names);
 
-/* Has 'n' workers from now on, or says in the log why not. 'by': the one that asked. */
-void nsh_mode_tune(nsh_host *h, int64_t n, const char *by);
+/* One worker more (1) or fewer (-1), for a signal; the log has the outcome. */
+void nsh_mode_step(nsh_host *h, int step);
+
+/* Has the number of workers that another process has asked for, if one has. The log has the
+** outcome, and our row in the database. */
+void nsh_mode_obey(nsh_host *h);
 
 /* Claims nothing more, and ends when handlers are done and all is written. */
 void nsh_mode_drain(nsh_host *h, const char *why);

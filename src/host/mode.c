@@ -4,6 +4,7 @@
 */
 #include "host.h"
 
+#include <stdio.h>
 #include <unistd.h>
 
 #include "clock.h"
@@ -19,6 +20,7 @@ ns_bytes nsh_mode_version(const nsh_host *h) {
 void nsh_mode_serve(nsh_host *h, char *handlers, char *names) {
   bool takes = h->mode <= NSH_MODE_RUNNING && !h->pools.quiet;
   nsh_exchange_lock(&h->exchange);
+  h->exchange.tuning.wanted = h->pools.wanted;
   nsh_exchange_serves(&h->exchange, handlers, names, takes ? h->pools.wanted : 0);
   nsh_exchange_unlock(&h->exchange);
 }
@@ -36,18 +38,44 @@ static ns_status check_workers(const nsh_host *h, int64_t n, ns_err *err) {
   return nsh_limits_check(&limits, (size_t)(n - now), err);
 }
 
-void nsh_mode_tune(nsh_host *h, int64_t n, const char *by) {
+/* Has 'n' workers from now on, or says in the log why not. 'by': the one that asked. */
+static ns_status tune(nsh_host *h, int64_t n, const char *by, ns_err *err) {
   int64_t was = (int64_t)h->pools.wanted;
-  ns_err err = {.message = "it is about to end"};
-  ns_status st = h->mode > NSH_MODE_RUNNING ? NS_EINVALID : check_workers(h, n, &err);
+  ns_status st = h->mode > NSH_MODE_RUNNING ? ns_fail(err, NS_EINVALID, "it is about to end")
+                                            : check_workers(h, n, err);
   if (st != NS_OK) {
     ns_log(NS_LOG_WARN, "host.not_tuned",
-           NS_FIELDS(ns_fi("workers", n), ns_fs("by", by), ns_fs("why", err.message)));
+           NS_FIELDS(ns_fi("workers", n), ns_fs("by", by), ns_fs("why", err->message)));
   } else if (n != was) {
     ns_log(NS_LOG_INFO, "host.workers",
            NS_FIELDS(ns_fi("workers", n), ns_fi("was", was), ns_fs("by", by)));
     nsh_lifecycle_resize(&h->pools, (size_t)n);
   }
+  return st;
+}
+
+void nsh_mode_step(nsh_host *h, int step) {
+  ns_err err;
+  tune(h, (int64_t)h->pools.wanted + step, step > 0 ? "SIGTTIN" : "SIGTTOU", &err);
+  nsh_mode_serve(h, NULL, NULL);
+}
+
+void nsh_mode_obey(nsh_host *h) {
+  nsh_exchange *m = &h->exchange;
+  ns_err err;
+  ns_status st;
+  int64_t n;
+  nsh_exchange_lock(m);
+  n = m->asked;
+  m->asked = 0;
+  nsh_exchange_unlock(m);
+  if (n == 0)
+    return;
+  st = tune(h, n, "tune", &err);
+  nsh_exchange_lock(m);
+  m->tuning.told++;
+  snprintf(m->tuning.refused, sizeof m->tuning.refused, "%.255s", st == NS_OK ? "" : err.message);
+  nsh_exchange_unlock(m);
   nsh_mode_serve(h, NULL, NULL);
 }
 

@@ -241,6 +241,9 @@ typedef struct ns_serving {
   int64_t load_began; /* monotonic µs of its machine: the last reading of the scripts */
   int64_t load_ended; /* µs since 1970, the server's */
   ns_bytes load_error; /* why that failed; absent: it did not */
+  int64_t wanted;      /* workers that it is to have now */
+  int64_t tuned;       /* how often it was told a number of them */
+  ns_bytes refused;    /* why the last was not taken; absent: it was */
 } ns_serving;
 
 /* Tells that. Nothing happens without a holder. Errors: GONE, BUSY. */
@@ -270,9 +273,10 @@ typedef struct ns_token {
   bool paused;
 } ns_token;
 
-/* News of a claim of ours. */
+/* News of a claim of ours, or a number of workers that we are to have. */
 typedef struct ns_notice {
   ns_token token;
+  int64_t workers; /* 0: it is of the claim */
   char why[256]; /* the reason that its canceller gave, cut; "": none */
 } ns_notice;
 

@@ -39,9 +39,13 @@ function queues.define(parser)
     command:flag("--all", "Every queue, adopted tables and queues made later among them.")
     command:flag("--tree", "Jobs are always meant with all below them.")
   end
-  local tune = parser:command("tune", "Change how fast an adopted table is worked on, everywhere; 0: no limit.")
-  tune:argument("table", "The table.")
-  tune:option("--rate", "Rows a second, of all together.")
+  local tune = parser:command("tune", "Change how many workers a host has, until it ends; or how fast an adopted table "
+    .. "is worked on, everywhere.")
+  tune:argument("table", "An adopted table, with --rate."):args "?"
+  tune:option("--rate", "Rows of the table a second, of all together; 0: no limit.")
+  tune:option("--host", "A host: its id, or the name of its machine, as status has them."):argname "HOST"
+  tune:option("--workers", "The worker processes of the host. A busy one that is too many finishes its job.")
+    :argname "N":convert(context.integer)
   local rescue = parser:command("rescue", "Give back the jobs of hosts and programs that died. "
     .. "Living hosts do it by themselves; this is for cron where none may live.")
   rescue:option("--wait", "How long to take to be sure of their death.", "2s")
@@ -329,7 +333,21 @@ function commands.rescue(args)
   end
 end
 
+local function tune_host(args)
+  if args.table or args.rate then
+    context.fail(context.USAGE, "a host has workers, and a table a rate: --host with --workers, or TABLE with --rate")
+  end
+  if not args.host then context.fail(context.USAGE, "give --host") end
+  if not args.workers then context.fail(context.USAGE, "give --workers") end
+  local db <close> = context.connect(args)
+  local now = context.must(db:tune_host(args.host, args.workers))
+  output.line(("host %d (pid %d on %s): %s, before %d"):format(now.id, now.pid, output.one_line(now.host, 40),
+    output.count(now.workers, "worker"), now.was))
+end
+
 function commands.tune(args)
+  if args.host or args.workers then return tune_host(args) end
+  if not args.table then context.fail(context.USAGE, "give --host with --workers, or TABLE with --rate") end
   if not args.rate then context.fail(context.USAGE, "give --rate") end
   local rate = tonumber(args.rate) or context.fail(context.USAGE, "--rate must be a number, got '%s'", args.rate)
   rate = context.checked(known.TUNE.rate, rate, "--rate")

@@ -1,5 +1,5 @@
---- Reports of hosts, and their consequences: jobs that no host has a handler for,
--- and verdicts that wait to be written.
+--- Reports of hosts, and their consequences: jobs that no host has a handler for, and verdicts that
+-- wait to be written. And how many workers a host is to have.
 
 local core = require "nightshift.core"
 local options = require "nightshift.options"
@@ -143,6 +143,85 @@ function hosts.owed(handle, holder)
     if i < LOOKS then core.sleep(PAUSE) end
   end
   return found
+end
+
+-- ------------------------------------------------------------ the number of workers
+
+-- The number is a notice, which wakes the host. It writes the outcome into its row, with a count
+-- of the numbers that it was told: a larger count than before is our answer.
+
+local LOOK = 0.01 -- s between two looks for the answer, growing
+local ANSWER = 10 -- s to wait for it
+
+local function label(row) return ("%d (pid %d on %s)"):format(row.id, row.pid, row.host) end
+
+local NAMED = 20 -- hosts that a message lists
+
+local function list_of(rows)
+  local texts = {}
+  for i = 1, math.min(#rows, NAMED) do texts[i] = label(rows[i]) end
+  if #rows > NAMED then texts[NAMED + 1] = ("%d more"):format(#rows - NAMED) end
+  return table.concat(texts, ", ")
+end
+
+--- The row of the host with this id, or of the only one on a machine of this name.
+local function find(rows, what)
+  local id, found = math.tointeger(tonumber(what)), {}
+  for _, row in ipairs(rows) do
+    if row.id == id then return row end
+    if row.host == what then found[#found + 1] = row end
+  end
+  if #found == 1 then return found[1] end
+  if #rows == 0 then return nil, "no host is there", "NOT_FOUND" end
+  if #found == 0 then
+    return nil, ("there is no host '%s'; there are: %s"):format(what, list_of(rows)), "NOT_FOUND"
+  end
+  return nil, ("'%s' has several hosts, so name one by its id: %s"):format(what, list_of(found)), "INVALID"
+end
+
+--- Waits for the host's answer; its row then.
+local function await(handle, before)
+  local ends, pause = core.clock() + ANSWER, LOOK
+  repeat
+    core.sleep(pause)
+    pause = math.min(pause * 1.5, 0.2)
+    local rows, message, code = handle:execute "@report_tuned"
+    if not rows then return nil, message, code end
+    local now
+    for _, row in ipairs(rows) do now = row.id == before.id and row or now end
+    if not now then return nil, ("host %s has ended"):format(label(before)), "NOT_FOUND" end
+    if now.tuned > before.tuned then return now end
+  until core.clock() >= ends
+  return nil, ("host %s has not answered for %d s: it is stopped, or its database is slow; it will when it is back")
+    :format(label(before), ANSWER), "BUSY"
+end
+
+--- Has a host have so many workers from now on, until it ends.
+---@param handle userdata core handle
+---@param what string|integer its id, or the name of a machine with one host
+---@param workers integer
+---@return {id: integer, host: string, pid: integer, workers: integer, was: integer}|nil
+---@return string? message
+---@return string? code
+function hosts.tune(handle, what, workers)
+  if math.type(what) ~= "integer" and type(what) ~= "string" then
+    options.raise("tune_host: the host must be an id or a name, got %s", math.type(what) or type(what))
+  end
+  if handle:in_transaction() then return nil, "tune_host inside a transaction", "STATE" end
+  local n, wrong = options.integer(1, 20000)(workers, "tune_host: the workers")
+  if not n then return nil, wrong, "INVALID" end
+  local rows, message, code = handle:execute "@report_tuned"
+  if not rows then return nil, message, code end
+  local before, now, sent
+  before, message, code = find(rows, what)
+  if not before then return nil, message, code end
+  sent, message, code = handle:execute("@admin_tune", n, before.id)
+  if not sent then return nil, message, code end
+  handle:execute("@listen_nudge", before.id, false)
+  now, message, code = await(handle, before)
+  if not now then return nil, message, code end
+  if now.refused then return nil, ("host %s: %s"):format(label(before), now.refused), "INVALID" end
+  return { id = before.id, host = before.host, pid = before.pid, workers = now.wanted, was = before.wanted }
 end
 
 return hosts

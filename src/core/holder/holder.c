@@ -169,7 +169,8 @@ ns_status ns_serves(ns_db *db, const ns_serving *s, ns_err *err) {
                                 ns_vtext(s->handlers), text_or_null(s->reserves),
                                 text_or_null(s->scripts), text_or_null(s->files),
                                 ns_vint(s->load_began), ns_vint(s->load_ended),
-                                text_or_null(s->load_error)},
+                                text_or_null(s->load_error), ns_vint(s->wanted),
+                                ns_vint(s->tuned), text_or_null(s->refused)},
                    err);
 }
 
@@ -227,6 +228,7 @@ ns_status ns_notices(ns_db *db, ns_notice **list, size_t *n, ns_err *err) {
     if (!ns_grow(list, &cap, *n + 1, sizeof **list))
       return ns_no_memory(err);
     (*list)[*n].token = (ns_token){row[0].i, row[1].i, row[2].i != 0};
+    (*list)[*n].workers = row[0].i == 0 ? row[1].i : 0;
     copy_why((*list)[(*n)++].why, sizeof (*list)->why, &row[3]);
   }
   return st;

@@ -168,6 +168,7 @@ struct nsh_dispatch {
   int64_t declares_at; /* when that is to be written; NEVER: it stands */
   bool renamed;       /* that has changed: for the queues */
   nsh_reading reading; /* how its scripts were read: from the exchange */
+  nsh_tuning tuning;   /* the number of workers: from the exchange */
   ns_workers workers; /* the last report of the workers' jobs */
   int64_t workers_at; /* not told before */
   int64_t serves_at;  /* when that is to be written; NEVER: it stands */

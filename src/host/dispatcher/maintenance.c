@@ -20,7 +20,8 @@
 #define BEAT (10 * NS_SECOND)
 #define BEAT_SOON (NS_SECOND / 20) /* while lost claims are being dropped */
 #define CLAIMS_HOLD (25 * NS_SECOND) /* after a beat: other holders wait for 30 s */
-#define TOLD_BUSY (NS_SECOND / 10)   /* at notices, while the listener does not listen */
+#define TOLD_BUSY (NS_SECOND / 10)   /* at notices, while the listener does not listen … */
+#define TOLD_QUIET (NS_SECOND / 2)   /* … and no job runs */
 #define WORKERS_GAP (2 * NS_SECOND) /* between two reports of the workers' jobs */
 #define RING_GAP (NS_SECOND / 20)
 #define WIDEN 20000 /* a listener that should wait for more is woken */
@@ -48,9 +49,11 @@ void nsh_maintenance_close(nsh_dispatch *d) {
   nsh_reading_free(&d->reading);
 }
 
-/* The listener does not listen, and jobs that we hold may have been cancelled. */
+/* The listener does not listen, and jobs that we hold may have been cancelled. Or there is no
+** worker to take jobs, so it will not listen until there is one. */
 static bool may_be_told(const nsh_dispatch *d) {
-  return d->exchange->outstanding > 0 && !d->exchange->armed;
+  const nsh_exchange *m = d->exchange;
+  return !m->armed && (m->outstanding > 0 || nsh_exchange_room(m).all == 0);
 }
 
 /* Do the workers do anything else than was told? */
@@ -96,6 +99,7 @@ static void take_served(nsh_dispatch *d) {
     m->reading.ended = ns_now(d->db);
   nsh_reading_copy(&d->reading, &m->reading);
   d->taking = m->taking;
+  d->tuning = m->tuning;
   d->serves_at = 0;
 }
 
@@ -106,7 +110,7 @@ void nsh_maintenance_take(nsh_dispatch *d, nsh_turn *t, int64_t now) {
   t->notices = m->notices;
   if (may_be_told(d) && now >= d->told_at) {
     t->notices = true;
-    d->told_at = now + TOLD_BUSY;
+    d->told_at = now + (m->outstanding > 0 ? TOLD_BUSY : TOLD_QUIET);
   }
   t->want_ids = m->want_ids;
   t->touches = m->touches;
@@ -166,7 +170,16 @@ static void take_ids(nsh_dispatch *d, size_t want) {
     nsh_back_off(d, &err);
 }
 
-/* Claims that were ended from outside go to the loop, which stops their handlers. */
+/* The exchange is locked. */
+static void pass_notice(nsh_exchange *m, const ns_notice *n) {
+  if (n->workers > 0)
+    m->asked = n->workers;
+  else
+    nsh_exchange_revoke(m, n);
+}
+
+/* Claims that were ended from outside go to the loop, which stops their handlers, and so does the
+** number of workers to have. */
 static void read_notices(nsh_dispatch *d, nsh_turn *t) {
   ns_notice *list;
   ns_err err;
@@ -177,7 +190,7 @@ static void read_notices(nsh_dispatch *d, nsh_turn *t) {
   if (n > 0) {
     nsh_exchange_lock(d->exchange);
     for (size_t i = 0; i < n; i++)
-      nsh_exchange_revoke(d->exchange, &list[i]);
+      pass_notice(d->exchange, &list[i]);
     nsh_exchange_unlock(d->exchange);
     d->exchange->notify(d->exchange->notify_arg);
   }
@@ -234,7 +247,8 @@ static void write_served(nsh_dispatch *d, int64_t now) {
   ns_serving s = {.workers = (int64_t)d->taking, .handlers = ns_str(d->handlers),
                   .scripts = ns_str(r->version), .files = r->files,
                   .load_began = r->began, .load_ended = r->ended,
-                  .load_error = r->error};
+                  .load_error = r->error, .wanted = (int64_t)d->tuning.wanted,
+                  .tuned = d->tuning.told};
   ns_status st;
   ns_err err;
   if (now < d->serves_at)
@@ -246,6 +260,8 @@ static void write_served(nsh_dispatch *d, int64_t now) {
     s.queues = ns_buf_bytes(&queues);
   if (d->cfg->nreserves > 0)
     s.reserves = ns_buf_bytes(&reserves);
+  if (d->tuning.refused[0] != '\0')
+    s.refused = ns_str(d->tuning.refused);
   st = ns_serves(d->db, &s, &err);
   ns_buf_free(&queues);
   ns_buf_free(&reserves);

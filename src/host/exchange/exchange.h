@@ -108,6 +108,13 @@ typedef struct nsh_room {
   size_t all;                /* of both kinds */
 } nsh_room;
 
+/* The number of workers, for all to see. */
+typedef struct nsh_tuning {
+  size_t wanted;     /* that there are to be */
+  int64_t told;      /* how often another process has told us a number */
+  char refused[256]; /* why the last was not taken; "": it was */
+} nsh_tuning;
+
 typedef struct nsh_exchange {
   pthread_mutex_t lock;
   pthread_cond_t work;       /* the dispatcher waits here */
@@ -134,6 +141,7 @@ typedef struct nsh_exchange {
   bool declares;       /* ... from scripts that were loaded since that was written */
   size_t taking;       /* workers that take jobs */
   nsh_reading reading; /* of the scripts */
+  nsh_tuning tuning;   /* the number of workers */
   bool serves;         /* one of the handler texts has changed */
   bool finish;         /* write the verdicts there are, then end */
   atomic_bool give_up; /* do not wait for the server any more */
@@ -170,6 +178,7 @@ typedef struct nsh_exchange {
   size_t nlost, caplost;
   ns_notice *revoked; /* claims that were ended from outside */
   size_t nrevoked, caprevoked;
+  int64_t asked;     /* workers that another process wants us to have; 0: it was obeyed */
   bool lost_all;     /* we were declared dead: no claim is ours any more */
   bool rested;       /* nothing to claim, twice in a row */
   int64_t rest_due;  /* then: µs until the next scheduled job, -1: none */
