@@ -283,16 +283,24 @@ function Db:job(id) end
 ---@return nightshift.Code? code `NOT_FOUND`, `GONE`
 function Db:why(id) end
 
----@class nightshift.JobFilter
----@field state nightshift.State? without: every state, by id, roughly the newest first
+--- Which jobs: all conditions that are given have to hold.
+---@class nightshift.Filter
+---@field state nightshift.State?
 ---@field queue string?
 ---@field name string?
+---@field error string? what they died of, or live ones failed of last: the whole text, its first line, or its kind
+---@field since number|string|nil they ended, or live ones were pushed, since: an instant in seconds or as a text
+--- ("2026-11-26T06:00:00Z", UTC), or a duration ("2h") before now
+---@field parent integer? children of that job
+
+---@class nightshift.JobFilter: nightshift.Filter
+---@field state nightshift.State? without: every state, by id, roughly the newest first
 ---@field limit integer? default 50
----@field after integer? an id: only jobs below it, newest id first
+---@field after integer? an id: only jobs below it, newest id first; of an ended state: jobs that ended before it
 
 --- Lists jobs, without their payloads. With a state: next first, or newest
---- first when finished. Where there are more than 20,000 jobs, a filter by name or queue
---- looks at so many, newest id first; `more.after` goes on from there.
+--- first when finished. Where no key leads to the wanted jobs, among more than 20,000, it looks at
+--- so many, newest id first; `more.after` goes on from there.
 ---@param filter nightshift.JobFilter?
 ---@return nightshift.JobRow[]? rows
 ---@return {after: integer, looked: integer?}|string|nil more nil: that is all; or the message

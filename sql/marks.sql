@@ -54,10 +54,50 @@ SET STATEMENT time_zone='+00:00', lock_wait_timeout=0 FOR
 -- In front of statements that read an adopted table.
 SET STATEMENT time_zone='+00:00' FOR 
 
+-- mark: kind_parts
+-- The parts of an error that its kind leaves out: quoted texts, UUIDs, addresses, hexadecimal
+-- ids, numbers. There is no backslash in it, whatever the sql_mode of the session is.
+'(?<![[:alnum:]])''[^'']*''(?![[:alnum:]])|"[^"]*"|[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|0x[0-9a-fA-F]+|(?<![[:alnum:]])(?=[a-fA-F]*[0-9])[0-9a-fA-F]+(?![[:alnum:]])|[0-9]+'
+
 -- mark: source_kind
--- Errors p.error that differ in numbers and addresses only are of one kind.
-LEFT(REGEXP_REPLACE(SUBSTRING_INDEX(COALESCE(p.error, ''), CHAR(10 USING utf8mb4), 1),
-  '0x[0-9a-fA-F]+|[0-9]+', '#'), 200)
+-- Errors p.error that differ in such parts only are of one kind.
+LEFT(REGEXP_REPLACE(LEFT(SUBSTRING_INDEX(COALESCE(p.error, ''), CHAR(10 USING utf8mb4), 1), 1000),
+  {kind_parts}, '#'), 200)
+
+-- mark: ended_error
+-- What an ended job f died of: its last error, or the reason where there is none.
+COALESCE(f.error, f.reason, '')
+
+-- mark: ended_kind
+-- As source_kind.
+LEFT(REGEXP_REPLACE(LEFT(SUBSTRING_INDEX({ended_error}, CHAR(10 USING utf8mb4), 1), 1000),
+  {kind_parts}, '#'), 200)
+
+-- mark: live_error
+-- What the attempt a of a live job failed of.
+COALESCE(a.error, a.kind)
+
+-- mark: live_kind
+-- As source_kind.
+LEFT(REGEXP_REPLACE(LEFT(SUBSTRING_INDEX({live_error}, CHAR(10 USING utf8mb4), 1), 1000),
+  {kind_parts}, '#'), 200)
+
+-- mark: filter_live
+-- Is live job j among the wanted ones? Params, NULL for any: queue id, name, parent, µs of the
+-- oldest push, twice each. Then an error, three times, and a kind of errors, twice. The error of a
+-- job is that of its last attempt, as long as failures and crashes count.
+(? IS NULL OR j.queue_id = ?) AND (? IS NULL OR j.name = ?) AND (? IS NULL OR j.parent = ?)
+  AND (? IS NULL OR j.created >= ?)
+  AND (? IS NULL OR (j.attempts + j.crashes > 0 AND (SELECT {live_error} = ?
+      OR SUBSTRING_INDEX({live_error}, CHAR(10 USING utf8mb4), 1) = ? OR (? IS NOT NULL AND {live_kind} = ?)
+    FROM nightshift_attempt a WHERE a.job_id = j.id ORDER BY a.run DESC LIMIT 1)))
+
+-- mark: filter_ended
+-- Is ended job f among the wanted ones? Params: as filter_live; of the time: of the oldest end.
+(? IS NULL OR f.queue_id = ?) AND (? IS NULL OR f.name = ?) AND (? IS NULL OR f.parent = ?)
+  AND (? IS NULL OR f.finished_at >= ?)
+  AND (? IS NULL OR {ended_error} = ?
+    OR SUBSTRING_INDEX({ended_error}, CHAR(10 USING utf8mb4), 1) = ? OR (? IS NOT NULL AND {ended_kind} = ?))
 
 -- mark: source_blamed
 -- Is it the error e.error (NULL: any): the whole text, its first line, which people see, or its

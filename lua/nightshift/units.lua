@@ -154,6 +154,22 @@ local function epoch(year, month, day, hour, minute, second)
   return days(year, month, day) * 86400 + hour * 3600 + minute * 60 + second
 end
 
+--- Seconds since 1970 of a text like 2026-11-26T06:00:00Z, which may lack its end: the seconds, the
+-- time of the day. UTC. nil when it is no such text, or there is no such moment.
+---@param text string
+---@return number|nil
+function units.instant_of(text)
+  local year, month, day, rest = text:match "^(%d%d%d%d)-(%d%d)-(%d%d)(.*)$"
+  if rest == "" then rest = "T00:00" end
+  local hour, minute, tail = (rest or ""):match "^[T ](%d%d):(%d%d)(.-)Z?$"
+  local second = tail == "" and 0 or tonumber(tail and tail:match "^:(%d%d%.?%d*)$")
+  if not second then return nil end
+  year, month, day, hour, minute = numbers(year, month, day, hour, minute)
+  if month < 1 or month > 12 or day < 1 or day > length(year, month) then return nil end
+  if hour > 23 or minute > 59 or second >= 61 then return nil end
+  return days(year, month, day) * 86400 + hour * 3600 + minute * 60 + second
+end
+
 local YEAR = 31556952 -- seconds, on average
 
 --- Of two digits: the year in this century, or a hundred years before it when

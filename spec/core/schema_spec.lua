@@ -561,9 +561,74 @@ describe("the plan of", function()
     assert.equal("eq_ref", row.type)
   end)
 
+  -- The values of a filter, all absent or all given; see filter.lua.
+  local function filtered(before, given, after)
+    local params = table.move(before, 1, #before, 1, {})
+    for i = 1, 13 do params[#params + 1] = given and (i > 8 and "an error" or i > 4 and 100 or 1) or nightshift.null end
+    return table.move(after, 1, #after, #params + 1, params)
+  end
+
+  for _, given in ipairs { true, false } do
+    local with = given and " with a filter" or ""
+    local null = nightshift.null
+
+    it("a listing of one outcome reads a part of its key, and jobs one by one" .. with, function()
+      local plan = explain(plans.question "report_jobs_finished",
+        table.unpack(filtered({ "done", 1, math.maxinteger, math.maxinteger, 9, 20 }, given, { 10 })))
+      assert.same({ "outcome", "range" }, { plan.nightshift_finished.key, plan.nightshift_finished.type })
+      assert.is_nil(plan.nightshift_finished.Extra:find "filesort")
+      assert.same({ "PRIMARY", "eq_ref" }, { plan.f.key, plan.f.type })
+    end)
+
+    it("a listing of children reads the range of their parent, and jobs one by one" .. with, function()
+      for name, alias in pairs { report_jobs_child_live = "j", report_jobs_child_ended = "f" } do
+        local plan = explain(plans.question(name),
+          table.unpack(filtered({ parent, math.maxinteger, null, null }, given, { 10 })))
+        assert.same({ "PRIMARY", "PRIMARY", "eq_ref" }, { plan.p.key, plan[alias].key, plan[alias].type })
+        assert.is_true(plan.p.type == "ref" or plan.p.type == "range", plan.p.type)
+      end
+    end)
+
+    it("a page of a listing by id reads a range of ids" .. with, function()
+      local ids = assert(filled:execute [[SELECT (SELECT MAX(id) - 20 FROM nightshift_job) AS live,
+        (SELECT MAX(id) - 20 FROM nightshift_finished) AS ended]])[1]
+      for kind, alias in pairs { live = "j", ended = "f" } do
+        local plan = explain(plans.question("report_jobs_page_" .. kind),
+          table.unpack(filtered({ math.maxinteger, ids[kind], null, null }, given, { 10 })))
+        assert.same({ "PRIMARY", "range" }, { plan[alias].key, plan[alias].type })
+        assert.is_true(tonumber(plan[alias].rows) <= 100, plan[alias].rows .. " rows")
+      end
+    end)
+
+    it("a listing of ready or scheduled jobs reads their own table, and jobs one by one" .. with, function()
+      for name, before in pairs { report_jobs_ready = { 1, 2 }, report_jobs_scheduled = {}, report_jobs_due = {} } do
+        local plan = explain(plans.question(name), table.unpack(filtered(before, given, { 10 })))
+        local row = plan.r or plan.s
+        assert.same({ "PRIMARY", "PRIMARY", "eq_ref" }, { row.key, plan.j.key, plan.j.type }, name)
+        assert.is_nil(tostring(row.Extra):find "filesort")
+      end
+    end)
+
+    it("an error of a live job is that of one attempt, found by key" .. with, function()
+      if not given then return end
+      assert(filled:execute [[REPLACE INTO nightshift_attempt (job_id, run, kind, ended)
+        SELECT id, seq, 'failed', 1 FROM nightshift_job JOIN seq_1_to_3]])
+      assert(filled:execute "ANALYZE TABLE nightshift_attempt")
+      local plan = explain(plans.question "report_jobs_scheduled", table.unpack(filtered({}, given, { 10 })))
+      assert.same({ "PRIMARY", "ref" }, { plan.a.key, plan.a.type })
+    end)
+  end
+
+  it("where a listing of one outcome goes on is read from an index alone", function()
+    local plan = explain(plans.question "report_jobs_ended_from", "done", 1, math.maxinteger,
+      math.maxinteger, 9, 20)
+    local row = plan.nightshift_finished
+    assert.same({ "outcome", "range" }, { row.key, row.type })
+    assert.is_truthy(row.Extra:find "Using index")
+  end)
+
   for name, params in pairs {
-    report_jobs_waiting = { nightshift.null, nightshift.null, nightshift.null, nightshift.null, 10,
-      nightshift.null, nightshift.null, nightshift.null, nightshift.null, 10, 10 },
+    report_jobs_waiting = filtered(filtered({}, false, { 10 }), false, { 10, 10 }),
     report_counts_waiting = { 10, 10 },
   } do
     it(name .. " reads no jobs for pauses while there are none", function()

@@ -283,6 +283,99 @@ describe("states:", function()
       for job in q:jobs() do job:ack() end
     end)
 
+    --- Dead jobs, one of each error, and the ids.
+    local function dead_of(q, errors)
+      local ids = {}
+      for i in ipairs(errors) do ids[i] = q:push("job", i) end
+      for i in ipairs(errors) do q:claim():discard(errors[i]) end
+      return ids
+    end
+
+    it("filter by error: its text, its first line, its kind", function()
+      local q = fresh_queue()
+      local FIRST = "jobs.lua:12: order 17 of 'ann' at 0x55aa: 3f2504e0-4f89-41d3-9a0c-0305e82c3301 can't"
+      local KIND = "jobs.lua:#: order # of # at #: # can't"
+      local dead = dead_of(q, { FIRST .. "\nat line 12", "jobs.lua:13: order 2 of 'bob' at 0x1: "
+        .. "beefbeef-beef-beef-beef-beefbeefbeef can't", "another", "%", "jobs.lua:12: order 17 of" })
+      local function of(text) return ids_of(db:jobs { queue = q.name, state = "dead", error = text }) end
+      assert.same({ dead[1] }, of(FIRST .. "\nat line 12"))
+      assert.same({ dead[1] }, of(FIRST))
+      assert.same({ dead[2], dead[1] }, of(KIND))
+      assert.same({ dead[4] }, of "%")
+      assert.same({}, of "jobs.lua:%")
+      assert.same({ dead[2], dead[1] }, ids_of(db:jobs { queue = q.name, error = KIND }))
+      local id = q:push("job", 1, { backoff = 60 })
+      q:claim():fail "disk 7 is full"
+      for _, state in ipairs { "scheduled", false } do
+        local list = db:jobs { queue = q.name, state = state or nil, error = "disk # is full" }
+        assert.same({ id }, ids_of(list))
+      end
+      assert(db:cancel(id, { reason = "no 1" }))
+      assert.same({ id }, ids_of(db:jobs { queue = q.name, state = "cancelled", error = "no #" }))
+    end)
+
+    it("filter by time: the end of ended jobs, the push of live ones", function()
+      local q = fresh_queue()
+      local old = dead_of(q, { "a", "b" })
+      assert(db:execute("UPDATE nightshift_finished SET finished_at = finished_at - 7200000000 WHERE id = ?", old[1]))
+      local live = { q:push("a", 1), q:push("a", 2) }
+      assert(db:execute("UPDATE nightshift_job SET created = created - 7200000000 WHERE id = ?", live[1]))
+      local function since(state, at) return ids_of(db:jobs { queue = q.name, state = state, since = at }) end
+      assert.same({ old[2] }, since("dead", "1h"))
+      assert.same({ old[2], old[1] }, since("dead", "3h"))
+      assert.same({ live[2], old[2] }, since(nil, "1h"))
+      assert.same({ live[2] }, since("ready", "1h"))
+      local at = assert(db:job(old[2])).finished_at
+      assert.same({ old[2] }, since("dead", at))
+      assert.same({}, since("dead", at + 1))
+      assert.same({ old[2] }, since("dead", os.date("!%Y-%m-%dT%H:%M:%SZ", at // 1 | 0)))
+      assert.same({ old[2] }, since("dead", os.date("!%Y-%m-%d %H:%M", at // 1 | 0)))
+      for _, bad in ipairs { 3600, "yesterday", "2026-13-01", "2026-11-26T25:00", "" } do
+        assert.equal("INVALID", select(3, db:jobs { since = bad }), bad)
+      end
+      for job in q:jobs() do job:ack() end
+    end)
+
+    it("of one outcome go on behind a job, as long as that has it", function()
+      local q = fresh_queue()
+      local dead = dead_of(q, { "a", "b", "c", "b", "a" })
+      local function list(given, after)
+        given.queue, given.state, given.after = q.name, "dead", after
+        local rows, more = assert(db:jobs(given))
+        return { ids_of(rows), more and more.after }
+      end
+      assert.same({ { dead[5], dead[4] }, dead[4] }, list { limit = 2 })
+      assert.same({ { dead[3], dead[2] }, dead[2] }, list({ limit = 2 }, dead[4]))
+      assert.same({ { dead[1] } }, list({ limit = 2 }, dead[2]))
+      assert.same({ { dead[2] } }, list({ error = "b" }, dead[4]))
+      assert(db:execute("UPDATE nightshift_finished SET finished_at = 1 WHERE id = ?", dead[5]))
+      assert.same({ { dead[4] }, dead[4] }, list { limit = 1 })
+      assert.same({ { dead[1], dead[5] } }, list({}, dead[2]))
+      assert(db:retry(dead[4]))
+      local none, message, code = db:jobs { state = "dead", after = dead[4] }
+      assert.same({ "NOT_FOUND", ("job %d, which the list is to go on behind, is not dead any more"):format(dead[4]) },
+        { code, message }, none)
+      q:claim():ack()
+    end)
+
+    it("filter by parent, and page through its children", function()
+      local q = fresh_queue()
+      local top, children = q:push("top", 1), {}
+      for i = 1, 5 do children[i] = q:push(i % 2 == 0 and "even" or "odd", i, { parent = top, delay = 60 }) end
+      assert(db:cancel(children[1]))
+      assert.same({ children[5], children[4], children[3], children[2], children[1] }, ids_of(db:jobs { parent = top }))
+      assert.same({ children[5], children[3] }, ids_of(db:jobs { parent = top, name = "odd", state = "scheduled" }))
+      assert.same({ children[1] }, ids_of(db:jobs { parent = top, state = "cancelled" }))
+      local _, more = db:jobs { parent = top, limit = 2 }
+      assert.same({ after = children[4] }, more)
+      local list
+      list, more = db:jobs { parent = top, limit = 3, after = more.after }
+      assert.same({ children[3], children[2], children[1] }, ids_of(list))
+      assert.same({}, (db:jobs { parent = top, after = more.after }))
+      assert.same({}, (db:jobs { parent = children[1] }))
+      assert.equal("INVALID", select(3, db:jobs { parent = 0 }))
+    end)
+
     it("show who waits for whom, and leave out what a cancel removed", function()
       local q = fresh_queue()
       local one, two = q:push("a", 1), q:push("a", 2)

@@ -152,6 +152,7 @@ describe("injection:", function()
         for _, row in ipairs(assert(handle:jobs { queue = text, name = text, limit = 100 })) do
           assert.same({ text, text }, { row.queue, row.name })
         end
+        assert.same({}, (assert(handle:jobs { queue = text, error = text })))
         assert(handle:cancel(id, { reason = text }))
         assert(handle:retry(id))
         assert(assert(mine:claim()):fail(text))

@@ -1,7 +1,8 @@
 -- Reports for people: listings, trees, the counts of `status` (lua/nightshift/report/init.lua
 -- says how far they go) and the facts that db:why asks for. Nothing here writes and nothing
 -- locks: every statement is a plain consistent read. Listings run by key and stop at their
--- LIMIT; payloads are left to the job's own page. A NULL filter means "any".
+-- LIMIT; payloads are left to the job's own page. The conditions of a filter, and their params, are
+-- in the marks filter_live and filter_ended.
 --
 -- `looked`, where it is given: rows of a table that were read, with rows of jobs that have
 -- moved on. The facts of db:why are found by key. Leases and holders are few and read whole.
@@ -115,14 +116,13 @@ WHERE kind = 'host' AND dead IS NULL AND boot_id LIKE CONCAT(?, ' %')
   AND NOT IS_FREE_LOCK(CONCAT('nightshift:', {here}, ':', id))
 
 -- name: report_jobs_all
--- Live jobs and ended ones of every state, newest id first. Params: queue id or NULL twice,
--- name or NULL twice, limit; the same again for the finished ones; limit. Index: job and
--- finished PRIMARY, backwards. Locks: none.
+-- Live jobs and ended ones of every state, newest id first. Params: filter, limit; the same
+-- again for the finished ones; limit. Index: job and finished PRIMARY, backwards. Locks: none.
 (SELECT {live_columns}, NULL AS finished_at, NULL AS reason, NULL AS error
  FROM (SELECT id, queue_id, name, unmet, due, rank, run, attempts, polls,
               crashes, max_attempts, created, parent, waits, awaits, paused
-       FROM nightshift_job
-       WHERE (? IS NULL OR queue_id = ?) AND (? IS NULL OR name = ?)
+       FROM nightshift_job j
+       WHERE {filter_live}
        ORDER BY id DESC LIMIT ?) j
  JOIN nightshift_queue q ON q.id = j.queue_id
  LEFT JOIN {claims})
@@ -132,15 +132,14 @@ UNION ALL
         f.created, NULL, f.parent, NULL, NULL, NULL, f.finished_at, f.reason, LEFT(f.error, 300)
  FROM nightshift_finished f
  JOIN nightshift_queue q ON q.id = f.queue_id
- WHERE (? IS NULL OR f.queue_id = ?) AND (? IS NULL OR f.name = ?)
+ WHERE {filter_ended}
  ORDER BY f.id DESC LIMIT ?)
 ORDER BY id DESC LIMIT ?
 
 -- name: report_jobs_awaiting
 -- Jobs parked for a signal, among the last rows of scheduled, where jobs without a deadline
--- are. Only their jobs tell these rows from others. Params: how many are looked at, queue id or
--- NULL twice, name or NULL twice, limit. Index: scheduled PRIMARY, backwards; job PRIMARY.
--- Locks: none.
+-- are. Only their jobs tell these rows from others. Params: how many are looked at, filter,
+-- limit. Index: scheduled PRIMARY, backwards; job PRIMARY. Locks: none.
 SELECT j.id, q.name AS queue, j.name, 'waiting' AS state,
        {listed_columns}, j.awaits
 FROM (SELECT job_id, run FROM nightshift_scheduled
@@ -148,32 +147,70 @@ FROM (SELECT job_id, run FROM nightshift_scheduled
 STRAIGHT_JOIN nightshift_job j ON j.id = s.job_id AND j.run = s.run
   AND {awaits}
 STRAIGHT_JOIN nightshift_queue q ON q.id = j.queue_id
-WHERE (? IS NULL OR j.queue_id = ?) AND (? IS NULL OR j.name = ?)
+WHERE {filter_live}
 ORDER BY j.id LIMIT ?
+
+-- name: report_jobs_child_ended
+-- Ended children of a job, newest id first. Params: parent, an id: all below; outcome or NULL
+-- twice, filter, limit. Index: child PRIMARY, a range: all children; finished PRIMARY. Locks: none.
+SELECT f.id, q.name AS queue, f.name, f.outcome AS state,
+       f.priority, f.run, f.attempts, f.polls, f.crashes, f.max_attempts,
+       f.created, f.parent, f.finished_at, f.reason, LEFT(f.error, 300) AS error
+FROM nightshift_child p FORCE INDEX (PRIMARY)
+STRAIGHT_JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = p.id
+STRAIGHT_JOIN nightshift_queue q ON q.id = f.queue_id
+WHERE p.parent = ? AND p.id < ? AND (? IS NULL OR f.outcome = ?) AND {filter_ended}
+ORDER BY f.id DESC LIMIT ?
+
+-- name: report_jobs_child_live
+-- Live children of a job, newest id first. Params: parent, an id: all below; state or NULL
+-- twice, filter, limit. Index: child PRIMARY, a range: all children; job PRIMARY; all leases,
+-- once. Locks: none.
+SELECT {live_columns}
+FROM nightshift_child p FORCE INDEX (PRIMARY)
+STRAIGHT_JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = p.id
+STRAIGHT_JOIN nightshift_queue q ON q.id = j.queue_id
+LEFT JOIN {claims}
+WHERE p.parent = ? AND p.id < ? AND (? IS NULL OR {state} = ?) AND {filter_live}
+ORDER BY j.id DESC LIMIT ?
 
 -- name: report_jobs_due
 -- Jobs that are due and not yet moved into ready, oldest first: ready for all but a claim.
--- Params: queue id or NULL twice, name or NULL twice, limit.
+-- Params: filter, limit.
 -- Index: scheduled PRIMARY, its first rows; job PRIMARY. Locks: none.
 SELECT j.id, q.name AS queue, j.name, 'ready' AS state,
        {listed_columns}
 FROM nightshift_scheduled s
 STRAIGHT_JOIN nightshift_job j ON j.id = s.job_id AND j.run = s.run
 STRAIGHT_JOIN nightshift_queue q ON q.id = s.queue_id
-WHERE s.run_at <= {now} AND (? IS NULL OR j.queue_id = ?) AND (? IS NULL OR j.name = ?)
+WHERE s.run_at <= {now} AND {filter_live}
 ORDER BY s.run_at, s.job_id LIMIT ?
 
+-- name: report_jobs_ended_at
+-- When a job ended. Params: id, outcome. Index: finished PRIMARY. Locks: none.
+SELECT finished_at FROM nightshift_finished WHERE id = ? AND outcome = ?
+
+-- name: report_jobs_ended_from
+-- The last of so many jobs of an outcome, newest first. Params: outcome, µs that the oldest ended
+-- at, µs twice and id to begin behind, how many less one. Index: outcome, a range, backwards, index
+-- only. Locks: none.
+SELECT id FROM nightshift_finished FORCE INDEX (outcome)
+WHERE outcome = ? AND finished_at >= ? AND finished_at <= ? AND (finished_at < ? OR id < ?)
+ORDER BY finished_at DESC, id DESC LIMIT 1 OFFSET ?
+
 -- name: report_jobs_finished
--- Finished jobs of one outcome, newest first.
--- Params: outcome, queue id or NULL twice, name or NULL twice, limit.
--- Index: finished outcome (outcome, finished_at), backwards. Locks: none.
+-- Finished jobs of one outcome, newest first. Params: as report_jobs_ended_from, but how many are
+-- looked at; filter, limit. Index: outcome (outcome, finished_at), a range, backwards; finished
+-- PRIMARY. Locks: none.
 SELECT f.id, q.name AS queue, f.name, f.outcome AS state,
        f.priority, f.run, f.attempts, f.polls, f.crashes, f.max_attempts,
        f.created, f.parent, f.finished_at, f.reason, LEFT(f.error, 300) AS error
-FROM nightshift_finished f
-JOIN nightshift_queue q ON q.id = f.queue_id
-WHERE f.outcome = ?
-  AND (? IS NULL OR f.queue_id = ?) AND (? IS NULL OR f.name = ?)
+FROM (SELECT id FROM nightshift_finished FORCE INDEX (outcome)
+      WHERE outcome = ? AND finished_at >= ? AND finished_at <= ? AND (finished_at < ? OR id < ?)
+      ORDER BY finished_at DESC, id DESC LIMIT ?) v
+STRAIGHT_JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = v.id
+STRAIGHT_JOIN nightshift_queue q ON q.id = f.queue_id
+WHERE {filter_ended}
 ORDER BY f.finished_at DESC, f.id DESC LIMIT ?
 
 -- name: report_jobs_from
@@ -186,33 +223,30 @@ SELECT (SELECT id FROM nightshift_job WHERE id < ? ORDER BY id DESC LIMIT 1 OFFS
 
 -- name: report_jobs_page_ended
 -- Ended jobs by id, newest first. Params: an id, all below; an id, that one and all above;
--- outcome or NULL twice, queue id or NULL twice, name or NULL twice, limit. Index: finished
--- PRIMARY, a range, backwards. Locks: none.
+-- outcome or NULL twice, filter, limit. Index: finished PRIMARY, a range, backwards. Locks: none.
 SELECT f.id, q.name AS queue, f.name, f.outcome AS state,
        f.priority, f.run, f.attempts, f.polls, f.crashes, f.max_attempts,
        f.created, f.parent, f.finished_at, f.reason, LEFT(f.error, 300) AS error
 FROM nightshift_finished f FORCE INDEX (PRIMARY)
 STRAIGHT_JOIN nightshift_queue q ON q.id = f.queue_id
-WHERE f.id < ? AND f.id >= ? AND (? IS NULL OR f.outcome = ?)
-  AND (? IS NULL OR f.queue_id = ?) AND (? IS NULL OR f.name = ?)
+WHERE f.id < ? AND f.id >= ? AND (? IS NULL OR f.outcome = ?) AND {filter_ended}
 ORDER BY f.id DESC LIMIT ?
 
 -- name: report_jobs_page_live
 -- Live jobs by id, newest first. Params: an id, all below; an id, that one and all above;
--- state or NULL twice, queue id or NULL twice, name or NULL twice, limit. Index: job
--- PRIMARY, a range, backwards; all leases, once. Locks: none.
+-- state or NULL twice, filter, limit. Index: job PRIMARY, a range, backwards; all leases, once.
+-- Locks: none.
 SELECT {live_columns}
 FROM nightshift_job j FORCE INDEX (PRIMARY)
 STRAIGHT_JOIN nightshift_queue q ON q.id = j.queue_id
 LEFT JOIN {claims}
-WHERE j.id < ? AND j.id >= ? AND (? IS NULL OR {state} = ?)
-  AND (? IS NULL OR j.queue_id = ?) AND (? IS NULL OR j.name = ?)
+WHERE j.id < ? AND j.id >= ? AND (? IS NULL OR {state} = ?) AND {filter_live}
 ORDER BY j.id DESC LIMIT ?
 
 -- name: report_jobs_ready
 -- Claimable jobs in claim order, queue by queue. A row of a job that is gone, or that has another
 -- run, is one the next claim drops; it is left out.
--- Params: first queue id, the one behind the last, name or NULL twice, limit.
+-- Params: first queue id, the one behind the last, filter, limit.
 -- Index: ready PRIMARY, range of queue_id (BETWEEN 1 AND 1 would become a ref
 -- with a filesort of the whole queue); job PRIMARY. Locks: none.
 SELECT j.id, q.name AS queue, j.name, 'ready' AS state,
@@ -220,13 +254,13 @@ SELECT j.id, q.name AS queue, j.name, 'ready' AS state,
 FROM nightshift_ready r
 STRAIGHT_JOIN nightshift_job j ON j.id = r.job_id AND j.run = r.run
 STRAIGHT_JOIN nightshift_queue q ON q.id = r.queue_id
-WHERE r.queue_id >= ? AND r.queue_id < ? AND (? IS NULL OR j.name = ?)
+WHERE r.queue_id >= ? AND r.queue_id < ? AND {filter_live}
 ORDER BY r.queue_id, r.rank, r.ready_at, r.job_id LIMIT ?
 
 -- name: report_jobs_running
 -- Claimed jobs, longest claimed first, with their progress. Params: how many claims are looked
--- at, queue id or NULL twice, name or NULL twice, limit. Index: lease PRIMARY (all leases,
--- sorted), job and running PRIMARY. Locks: none.
+-- at, filter, limit. Index: lease PRIMARY (all leases, sorted), job and running PRIMARY. Locks:
+-- none.
 SELECT j.id, q.name AS queue, j.name, 'running' AS state,
        {listed_columns}, c.claimed, c.holder,
        r.started, r.touched, r.progress, r.status
@@ -236,39 +270,38 @@ FROM (SELECT t.id, t.run, l.claimed, l.holder
 STRAIGHT_JOIN nightshift_job j ON j.id = c.id AND j.run = c.run
 STRAIGHT_JOIN nightshift_queue q ON q.id = j.queue_id
 LEFT JOIN nightshift_running r ON r.job_id = j.id AND r.run = j.run
-WHERE (? IS NULL OR j.queue_id = ?) AND (? IS NULL OR j.name = ?)
+WHERE {filter_live}
 ORDER BY c.claimed, j.id LIMIT ?
 
 -- name: report_jobs_scheduled
--- Jobs due later, next first; without jobs that are parked for a signal. Params: queue id or
--- NULL twice, name or NULL twice, limit. Index: scheduled PRIMARY (run_at, job_id); job
--- PRIMARY. Locks: none.
+-- Jobs due later, next first; without jobs that are parked for a signal. Params: filter, limit.
+-- Index: scheduled PRIMARY (run_at, job_id); job PRIMARY. Locks: none.
 SELECT j.id, q.name AS queue, j.name, 'scheduled' AS state,
        {listed_columns}
 FROM nightshift_scheduled s
 STRAIGHT_JOIN nightshift_job j ON j.id = s.job_id AND j.run = s.run
 STRAIGHT_JOIN nightshift_queue q ON q.id = s.queue_id
-WHERE s.run_at > {now} AND (? IS NULL OR s.queue_id = ?) AND (? IS NULL OR j.name = ?)
+WHERE s.run_at > {now} AND {filter_live}
   AND NOT {awaits}
 ORDER BY s.run_at, s.job_id LIMIT ?
 
 -- name: report_jobs_waiting
 -- Jobs that wait for other jobs, each once. The inner query stops as soon as it has found
 -- enough different jobs. While pauses are on it reads all live jobs, to find paused ones
--- without an edge. Params: queue id or NULL twice, name or NULL twice, limit; the same again.
--- Index: edge PRIMARY; job PRIMARY. Locks: none.
+-- without an edge. Params: filter, limit; the same again; limit. Index: edge PRIMARY; job PRIMARY.
+-- Locks: none.
 SELECT j.id, q.name AS queue, j.name, 'waiting' AS state,
        {listed_columns}, j.unmet, IF(j.paused > 0, j.paused, NULL) AS paused
 FROM ((SELECT DISTINCT e.job_id
        FROM nightshift_edge e
-       STRAIGHT_JOIN nightshift_job w ON w.id = e.job_id AND w.unmet > 0
-       WHERE (? IS NULL OR w.queue_id = ?) AND (? IS NULL OR w.name = ?)
+       STRAIGHT_JOIN nightshift_job j ON j.id = e.job_id AND j.unmet > 0
+       WHERE {filter_live}
        LIMIT ?)
       UNION
       (SELECT j.id FROM nightshift_job j LEFT JOIN {lease}
        WHERE j.paused IS NOT NULL AND (SELECT COUNT(*) FROM nightshift_pause) > 0
          AND c.id IS NULL
-         AND (? IS NULL OR j.queue_id = ?) AND (? IS NULL OR j.name = ?)
+         AND {filter_live}
        LIMIT ?)) e
 STRAIGHT_JOIN nightshift_job j ON j.id = e.job_id
 STRAIGHT_JOIN nightshift_queue q ON q.id = j.queue_id

@@ -154,7 +154,7 @@ local ABOUT = "An adopted table: "
 function adopt.define_jobs(command)
   command:option("--table", ABOUT .. "its dead rows, with their last errors.")
   command:option("--by", "With --table: by kinds of errors."):choices { "error" }
-  command:option("--error", "With --table: only of this error, or kind of errors.")
+  command:option("--error", "Only of this error: the whole text, its first line, or its kind.")
 end
 
 --- Adds the options of `retry`.

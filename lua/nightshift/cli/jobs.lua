@@ -4,6 +4,7 @@
 local adopt = require "nightshift.cli.adopt"
 local context = require "nightshift.cli.context"
 local core = require "nightshift.core"
+local filter = require "nightshift.filter"
 local options = require "nightshift.options"
 local output = require "nightshift.cli.output"
 local report = require "nightshift.report"
@@ -38,6 +39,14 @@ local function define_push(parser)
   push:option("--deadline", "From now; after that it is not started, and a poll is dead.")
 end
 
+--- The conditions of a filter but for --state, which differs, and --error, which adopt.lua adds.
+local function define_conditions(command)
+  command:option("--queue", "Only of this queue.")
+  command:option("--name", "Only of this job name.")
+  command:option("--since", 'Only jobs that ended since, or live ones pushed since: "2h" ago, or 2026-11-26T06:00:00Z.')
+  command:option("--parent", "Only children of this job."):convert(context.id)
+end
+
 local function define_filter(command)
   command:option("--queue", "Only of this queue.")
   command:option("--name", "Only of this job name.")
@@ -48,10 +57,10 @@ local function define_reading(parser)
   local list = parser:command("jobs", "List jobs: of all states by id, roughly the newest first, "
     .. "for each program takes ids in blocks; of one state in its own order.")
   list:option("--state", "Only in this state."):choices(STATES)
-  list:option("--queue", "Only of this queue.")
-  list:option("--name", "Only of this job name.")
+  define_conditions(list)
   list:option("--limit", "At most so many.", "50"):convert(context.integer)
-  list:option("--after", "Only those with smaller ids, largest first."):convert(context.id)
+  list:option("--after", "Only those with smaller ids, largest first; done, dead or cancelled ones that ended before "
+    .. "this job."):convert(context.id)
   adopt.define_jobs(list)
   list:flag("--json", "Print JSON.")
   local show = parser:command("show", "Show everything about one job.")
@@ -163,13 +172,23 @@ local function job_columns(now)
   }
 end
 
+--- The conditions of a filter; wrong ones are told before a server is asked.
+local function conditions(args)
+  local given = {}
+  for key, check in pairs(filter.CONDITIONS) do
+    given[key] = args[key]
+    if args[key] then context.checked(check, args[key], "--" .. key) end
+  end
+  return given
+end
+
 function commands.jobs(args)
-  if adopt.wanted(args, { "by", "error" }, { "queue", "name" }) then return adopt.jobs(args) end
+  if adopt.wanted(args, { "by" }, { "queue", "name", "since", "parent" }) then return adopt.jobs(args) end
   context.checked(report.FILTER.limit, args.limit, "--limit")
+  local given = conditions(args)
+  given.limit, given.after = args.limit, args.after
   local db <close> = context.connect(args)
-  local list, more, code = db:jobs {
-    state = args.state, queue = args.queue, name = args.name, limit = args.limit, after = args.after,
-  }
+  local list, more, code = db:jobs(given)
   context.must(list, more, code)
   if args.json then
     output.json_list(list)
@@ -297,15 +316,15 @@ local function each_match(ids, done, verb)
 end
 
 local function on_jobs(args, states, done, make_verb, make_more)
-  local filter = args.state or args.queue or args.name
-  if (#args.id > 0) == (filter ~= nil) then
+  local filtered = args.state or args.queue or args.name
+  if (#args.id > 0) == (filtered ~= nil) then
     context.fail(context.USAGE, "give either job ids or a filter (--state, --queue, --name)")
   end
-  if filter and args.tree then context.fail(context.USAGE, "--tree wants job ids, not a filter") end
+  if filtered and args.tree then context.fail(context.USAGE, "--tree wants job ids, not a filter") end
   local db <close> = context.connect(args)
   local verb = make_verb(db)
   if args.tree then return tree.each(db, args.id, done, args.yes, verb) end
-  if not filter then return each_id(args.id, done, verb, make_more and make_more(db)) end
+  if not filtered then return each_id(args.id, done, verb, make_more and make_more(db)) end
   local ids = matching(db, args, args.state and { args.state } or states)
   if #ids == 0 then return output.line "no such jobs" end
   if not args.yes then

@@ -4,6 +4,7 @@
 -- its rows.
 
 local core = require "nightshift.core"
+local filter = require "nightshift.filter"
 local hosts = require "nightshift.report.hosts"
 local options = require "nightshift.options"
 local pauses = require "nightshift.pauses"
@@ -11,20 +12,17 @@ local units = require "nightshift.units"
 
 local report = {}
 
-local LOOK = 20000 -- jobs that a listing looks at when no key leads to the wanted ones
+local LOOK = 20000 -- jobs that a listing looks at when no key leads to the wanted ones alone
+local GLANCE = 1000 -- and first at so many, which may be enough
 local EVERY = math.maxinteger
 
 --- The filter of db:jobs.
-report.FILTER = {
-  state = options.one_of("scheduled", "ready", "running", "waiting", "done", "dead", "cancelled"),
-  queue = options.typed "string",
-  name = options.typed "string",
+report.FILTER = filter.with {
   limit = options.integer(1, 1 << 31),
   after = options.integer(1, math.maxinteger),
 }
 
--- One function per listing: the core handle, then queue id, name (each may be
--- null) and limit.
+-- One function per listing: the core handle, then the bound filter and limit.
 local listings = {}
 
 --- Adds the rows of a second statement, with a limit as its last parameter, up to `limit` in all.
@@ -32,109 +30,149 @@ local function and_then(handle, rows, limit, statement, ...)
   if #rows >= limit then return rows end
   local params = table.pack(...)
   params[params.n + 1] = limit - #rows
-  local more, message, code = handle:execute(statement, table.unpack(params, 1, params.n + 1))
+  local more, message, code = filter.call(handle, statement, table.unpack(params, 1, params.n + 1))
   if not more then return nil, message, code end
   return table.move(more, 1, #more, #rows + 1, rows)
 end
 
 -- First jobs in ready, then due jobs that were not yet moved there.
-function listings.ready(handle, queue, name, limit)
+function listings.ready(handle, wanted, limit)
   local first, behind = 0, 0x7FFFFFFF
-  if queue ~= core.null then first, behind = queue, queue + 1 end
-  local rows, message, code = handle:execute("@report_jobs_ready", first, behind, name, name, limit)
+  if wanted.queue ~= core.null then first, behind = wanted.queue, wanted.queue + 1 end
+  local rows, message, code = filter.call(handle, "report_jobs_ready", first, behind, wanted, limit)
   if not rows then return nil, message, code end
-  return and_then(handle, rows, limit, "@report_jobs_due", queue, queue, name, name)
+  return and_then(handle, rows, limit, "report_jobs_due", wanted)
 end
 
-function listings.scheduled(handle, queue, name, limit)
-  return handle:execute("@report_jobs_scheduled", queue, queue, name, name, limit)
+function listings.scheduled(handle, wanted, limit)
+  return filter.call(handle, "report_jobs_scheduled", wanted, limit)
 end
 
 -- A batch names its jobs until the last is settled, so many claims may be of jobs that have
 -- gone on. Then all are looked at.
-function listings.running(handle, queue, name, limit)
+function listings.running(handle, wanted, limit)
   local rows, message, code
   for _, look in ipairs { math.max(limit, LOOK), EVERY } do
-    rows, message, code = handle:execute("@report_jobs_running", look, queue, queue, name, name, limit)
+    rows, message, code = filter.call(handle, "report_jobs_running", look, wanted, limit)
     if not rows or #rows >= limit then break end
   end
   return rows, message, code
 end
 
 -- First jobs that wait for other jobs, then jobs that wait for a signal.
-function listings.waiting(handle, queue, name, limit)
-  local rows, message, code = handle:execute("@report_jobs_waiting", queue, queue, name, name, limit,
-    queue, queue, name, name, limit, limit)
+function listings.waiting(handle, wanted, limit)
+  local rows, message, code = filter.call(handle, "report_jobs_waiting", wanted, limit, wanted, limit, limit)
   if not rows then return nil, message, code end
-  return and_then(handle, rows, limit, "@report_jobs_awaiting", LOOK, queue, queue, name, name)
+  return and_then(handle, rows, limit, "report_jobs_awaiting", LOOK, wanted)
 end
 
-for _, outcome in ipairs { "done", "dead", "cancelled" } do
-  listings[outcome] = function(handle, queue, name, limit)
-    return handle:execute("@report_jobs_finished", outcome, queue, queue, name, name, limit)
-  end
+local function every_state(handle, wanted, limit)
+  return filter.call(handle, "report_jobs_all", wanted, limit, wanted, limit, limit)
 end
-
-local function every_state(handle, queue, name, limit)
-  return handle:execute("@report_jobs_all", queue, queue, name, name, limit,
-    queue, queue, name, name, limit, limit)
-end
-
-local ENDED = { done = true, dead = true, cancelled = true }
 
 --- The ends of pages with LOOK live and LOOK ended jobs, or all that are left: ids, 0 for all.
 -- nil for jobs that cannot have the state.
 local function page_ends(handle, state, after)
   local rows, message, code = handle:execute("@report_jobs_from", after, LOOK - 1, after, LOOK - 1)
   if not rows then return nil, message, code end
-  return { live = not ENDED[state] and (rows[1].live or 0) or nil,
-    ended = (not state or ENDED[state]) and (rows[1].ended or 0) or nil }
+  return { live = not filter.ENDED[state] and (rows[1].live or 0) or nil,
+    ended = (not state or filter.ENDED[state]) and (rows[1].ended or 0) or nil }
 end
 
---- Jobs by id, newest first, below `after`: as many as are found among LOOK live ones and
--- LOOK ended ones. Then how to go on, if there are more to look at.
-local function page(handle, ends, queue, filter, after, limit)
-  local list, state, name = {}, filter.state or core.null, filter.name or core.null
+--- Live and ended jobs of two statements, newest id first: `limit` at most. `ask` runs one of them.
+local function by_id(state, limit, ask)
+  local list = {}
   for _, kind in ipairs { "live", "ended" } do
-    if ends[kind] then
-      local rows, message, code = handle:execute("@report_jobs_page_" .. kind, after, ends[kind], state, state,
-        queue, queue, name, name, limit)
+    if not state or (kind == "ended") == (filter.ENDED[state] == true) then
+      local rows, message, code = ask(kind)
       if not rows then return nil, message, code end
       table.move(rows, 1, #rows, #list + 1, list)
     end
   end
   table.sort(list, function(a, b) return a.id > b.id end)
+  while #list > limit do list[#list] = nil end
+  return list
+end
+
+--- Jobs by id, newest first, below `after`: as many as are found among LOOK live ones and
+-- LOOK ended ones. Then how to go on, if there are more to look at.
+local function page(handle, ends, wanted, state, after, limit)
+  local s = state or core.null
+  local list, message, code = by_id(state, limit, function(kind)
+    return filter.call(handle, "report_jobs_page_" .. kind, after, ends[kind], s, s, wanted, limit)
+  end)
+  if not list then return nil, message, code end
   local down = math.max(ends.live or 0, ends.ended or 0)
-  while #list > limit or #list > 0 and list[#list].id < down do list[#list] = nil end
+  while #list > 0 and list[#list].id < down do list[#list] = nil end
   if #list >= limit then return list, { after = list[#list].id } end
   return list, down > 0 and { after = down, looked = LOOK } or nil
+end
+
+--- Children of a job, by id, newest first. All of them are looked at.
+local function children(handle, given, wanted, after, limit)
+  local s = given.state or core.null
+  local list, message, code = by_id(given.state, limit, function(kind)
+    return filter.call(handle, "report_jobs_child_" .. kind, given.parent, after, s, s, wanted, limit)
+  end)
+  if not list then return nil, message, code end
+  return list, #list >= limit and { after = list[#list].id } or nil
+end
+
+--- Jobs of one outcome, the last that ended first, behind `after`: as many as are found among LOOK.
+local function ended(handle, given, wanted, limit)
+  local state, at, id = given.state, math.maxinteger, given.after or math.maxinteger
+  local only = given.queue or given.name or given.error
+  if given.after then
+    local rows, message, code = handle:execute("@report_jobs_ended_at", id, state)
+    if not rows then return nil, message, code end
+    if not rows[1] then
+      return nil, ("job %d, which the list is to go on behind, is not %s any more"):format(id, state), "NOT_FOUND"
+    end
+    at = rows[1].finished_at
+  end
+  local list, message, code
+  for _, look in ipairs(only and { math.max(limit, GLANCE), LOOK } or { limit }) do
+    list, message, code = filter.call(handle, "report_jobs_finished", state, wanted.since, at, at, id, look, wanted,
+      limit)
+    if not list then return nil, message, code end
+    if #list >= limit then return list, { after = list[#list].id } end
+  end
+  if not only then return list end
+  local rows
+  rows, message, code = handle:execute("@report_jobs_ended_from", state, wanted.since, at, at, id, LOOK - 1)
+  if not rows then return nil, message, code end
+  return list, rows[1] and { after = rows[1].id, looked = LOOK } or nil
+end
+
+--- Does a key lead to the wanted live jobs?
+local function has_key(given)
+  if given.after then return false end
+  if not filter.restricts(given) or given.state == "running" then return true end
+  return given.state == "ready" and given.queue and not (given.name or given.error or given.since)
 end
 
 --- Lists jobs; a queue that does not exist has none. Where no key leads to the wanted jobs they
 -- are looked for by id. If there are many, the second value says how to go on.
 ---@param handle userdata core handle
----@param filter nightshift.JobFilter checked
+---@param given nightshift.JobFilter checked
 ---@return table[]? rows
 ---@return {after: integer, looked: integer?}|string|nil more
 ---@return string? code
-function report.jobs(handle, filter)
-  local queue, state, limit = core.null, filter.state, filter.limit or 50
-  if filter.queue then
-    local id, message, code = handle:queue_id(filter.queue, false)
-    if not id and code == "NOT_FOUND" then return {} end
-    if not id then return nil, message, code end
-    queue = id
-  end
-  local by_key = not filter.name and (not filter.queue or state == "ready") or state == "running"
-  if filter.after or not by_key then
-    local after = filter.after or math.maxinteger
-    local ends, message, code = page_ends(handle, state, after)
+function report.jobs(handle, given)
+  local state, limit, after = given.state, given.limit or 50, given.after or math.maxinteger
+  local wanted, message, code = filter.bind(handle, given)
+  if not wanted then return wanted == false and {} or nil, message, code end
+  if given.parent then return units.rows(children(handle, given, wanted, after, limit)) end
+  if filter.ENDED[state] then return units.rows(ended(handle, given, wanted, limit)) end
+  if not has_key(given) then
+    local ends
+    ends, message, code = page_ends(handle, state, after)
     if not ends then return nil, message, code end
-    if filter.after or (ends.live or 0) > 0 or (ends.ended or 0) > 0 then
-      return units.rows(page(handle, ends, queue, filter, after, limit))
+    if given.after or (ends.live or 0) > 0 or (ends.ended or 0) > 0 then
+      return units.rows(page(handle, ends, wanted, state, after, limit))
     end
   end
-  return units.rows((state and listings[state] or every_state)(handle, queue, filter.name or core.null, limit))
+  return units.rows((state and listings[state] or every_state)(handle, wanted, limit))
 end
 
 -- --------------------------------------------------------------------- counts
