@@ -25,6 +25,7 @@ local nightshift = {}
 ---| "FULL"      # a limit of the queue is reached
 ---| "NOMEM"     # out of memory
 ---| "SQL"       # the server refused a statement of the caller
+---| "FAILED"    # of t:drain: a handler has failed
 
 ---@alias nightshift.State
 ---| "scheduled" # due later
@@ -826,6 +827,15 @@ function Adopted:prune(opts) end
 ---@field batch integer? rows at a time; 1000
 ---@field rate integer? rows a second at most
 
+---@alias nightshift.CrashPoint
+---| "push.before_commit"
+---| "push.after_commit"
+---| "claim.after_commit"
+---| "settle.before_commit"
+---| "settle.after_commit"
+---| "transaction.before_commit"
+---| "transaction.after_commit"
+
 ---@class nightshift.Drained
 ---@field jobs integer rows that became jobs
 ---@field left integer rows that stay
@@ -1315,5 +1325,96 @@ function Job:db() end
 ---@field paused {all: number?, names: {name: string, since: number}[]} instants since which: every queue, names of jobs
 ---@field counters table<string, number> of this handle; `slow`: answers that took more than a second,
 ---`slowest`: the longest, seconds
+
+--- The kit for tests: `require "nightshift.testing"`. See doc/testing.md.
+---@class nightshift.testing
+local testing = {}
+
+--- Opens the kit of this process, without jobs. `nightshift.open()` opens its database from then on.
+---@param where string|{url: string?, dir: string?}|nil URL of a database of tests; nil: on a private server
+---@return nightshift.Testing|nil
+---@return string? message
+---@return nightshift.Code? code DENIED: the database is not one of tests
+function testing.open(where) end
+
+---@class nightshift.Testing
+---@field db nightshift.Db
+---@field url string
+local Testing = {}
+
+--- Deletes all jobs, schedules, pauses and history.
+---@return true|nil
+---@return string? message
+---@return nightshift.Code? code
+function Testing:clean() end
+
+--- Runs ready jobs to their ends, in this process.
+---@param handlers table<string, any>|string|string[] handlers by name, or files
+---@param opts {may_fail: boolean?, scheduled: boolean?, runs: integer?}?
+---@return nightshift.Drained|nil
+---@return string? message
+---@return nightshift.Code? code FAILED: a handler has failed, or there is no end
+---@return nightshift.Drained? counts with FAILED
+function Testing:drain(handlers, opts) end
+
+--- So much time passes for all that is in the database.
+---@param duration nightshift.Duration
+---@return true|nil
+---@return string? message
+---@return nightshift.Code? code
+function Testing:advance(duration) end
+
+--- Jobs that were pushed since the last clean, in their order.
+---@param filter {name: string?, queue: string?, payload: any}?
+---@return nightshift.PushedJob[]|nil
+---@return string? message
+---@return nightshift.Code? code
+function Testing:pushed(filter) end
+
+--- The process dies at a point, as by kill -9: an error unwinds what runs.
+---@param point nightshift.CrashPoint
+---@param nth integer? the time that it comes there
+---@return true|nil
+---@return string? message
+---@return nightshift.Code? code
+function Testing:crash_at(point, nth) end
+
+--- Ends the kit.
+function Testing:close() end
+
+---@alias nightshift.CrashPoint
+---| "push.before_commit"
+---| "push.after_commit"
+---| "claim.after_commit"
+---| "settle.before_commit"
+---| "settle.after_commit"
+---| "transaction.before_commit"
+---| "transaction.after_commit"
+
+---@class nightshift.Drained
+---@field runs integer
+---@field done integer
+---@field failed integer attempts
+---@field dead integer jobs
+---@field again integer polls
+---@field waiting integer jobs that were parked
+---@field stale integer verdicts of claims that were lost
+---@field crashed integer deaths at crash_at
+---@field advanced number seconds that the clock was moved on
+---@field left table<string, integer> ready jobs that did not run, by name
+---@field errors {id: integer?, name: string, attempt: integer?, error: string?, dead: boolean?}[]
+
+---@class nightshift.PushedJob
+---@field id integer
+---@field name string
+---@field queue string
+---@field payload any
+---@field priority integer
+---@field state nightshift.State
+---@field created number
+---@field due number?
+---@field parent integer?
+---@field unique string?
+---@field attempts integer
 
 return nightshift

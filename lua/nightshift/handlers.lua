@@ -249,17 +249,21 @@ local function add_handler(set, file, name, handler)
 end
 
 --- Handlers in the order of their names, so that messages do not vary.
-local function add_file(set, file)
-  local result, message = run_file(file, set.seen)
-  if not result then return message end
+local function add_all(set, file, result)
   local names = {}
   for name in pairs(result) do names[#names + 1] = name end
   if #names == 0 then core.warn("handlers.none", file, "the file returns a table without handlers") end
   table.sort(names, function(a, b) return tostring(a) < tostring(b) end)
   for _, name in ipairs(names) do
-    message = add_handler(set, file, name, result[name])
+    local message = add_handler(set, file, name, result[name])
     if message then return message end
   end
+end
+
+local function add_file(set, file)
+  local result, message = run_file(file, set.seen)
+  if not result then return message end
+  return add_all(set, file, result)
 end
 
 ---@class nightshift.Handlers
@@ -273,14 +277,16 @@ end
 ---@field version {short: string, files: string} of the files read
 
 --- Loads handler files.
----@param paths string[] files, and folders of files
+---@param paths (string|table)[] files, and folders of files; tables of handlers, as files return them
 ---@return nightshift.Handlers|nil
 ---@return string? message
 function handlers.load(paths)
   local files, set = {}, { functions = {}, places = {}, names = {}, memory = {}, limits = {}, schedules = {},
     on_dead = {}, seen = versions.begin() }
   for _, path in ipairs(paths) do
-    local message = expand(path, files)
+    local is_table = type(path) == "table"
+    local message
+    if is_table then message = add_all(set, "the table of handlers", path) else message = expand(path, files) end
     if message then return nil, message end
   end
   for _, file in ipairs(files) do

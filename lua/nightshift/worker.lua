@@ -128,6 +128,13 @@ local function make_backend(api, connection, max_children)
     return backend.db()._handle:execute("@" .. statement, ...)
   end
 
+  --- The job's own connection, when a handler has asked for it.
+  function backend.opened() return db end
+
+  function backend.close()
+    if db and db:is_open() then db:close() end
+  end
+
   --- Between two jobs: sets job:db() back after the last one. Gives a sentence about the rest of
   -- a transaction, or nil.
   function backend.reset()
@@ -288,6 +295,19 @@ local function make_reset(backend)
     if not (v and v.kind == "fail") then return left end
     return (v.error or "failed") .. "\n" .. left
   end
+end
+
+--- The parts of a worker, for a process that runs jobs without a host: nightshift.testing.
+---@param set nightshift.Handlers
+---@param api table the functions that `prepare` gets from C
+---@param connection table options for nightshift.open
+---@return function run as of `prepare`
+---@return function reset as of `prepare`
+---@return nightshift.Backend backend with `close`, for the end of job:db()
+function worker.parts(set, api, connection)
+  local backend = make_backend(api, connection, 0)
+  backend.limits = set.limits
+  return make_run(set, api, backend, {}), make_reset(backend), backend
 end
 
 --- Loads the handlers and makes the functions that the C side calls.

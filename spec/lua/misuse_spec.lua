@@ -77,7 +77,10 @@ describe("library/nightshift.lua", function()
       status = { column = "state", open = 0, processing = 1, done = 2 } })
     local there = { nightshift = nightshift, Db = methods(db), Queue = methods(queue), Job = methods(job),
       Transaction = methods(tx), Shared = nightshift.shared, Lock = methods(nightshift.mutex "m"),
-      DbLock = methods(db:lock "l"), Adopted = methods(adopted) }
+      DbLock = methods(db:lock "l"), Adopted = methods(adopted), testing = require "nightshift.testing" }
+    server.sql "CREATE OR REPLACE DATABASE misuse_test"
+    local kit <close> = assert(there.testing.open(server.url "misuse_test"))
+    there.Testing = methods(kit)
     local said = documented()
     for owner, functions in pairs(there) do assert.same(keys(functions), keys(said[owner]), owner) end
     assert.same(keys(there), keys(said))

@@ -271,6 +271,7 @@ local calls = {
   },
   ["encode, bad"] = { run = function() return core.encode { a = { b = print } } end, bad = "INVALID" },
   hash = { run = function() return core.hash "return {}" end },
+  private_server = { run = function() return core.private_server "/dev/null" end, bad = "GONE" },
   schema = { run = function() return core.schema() end },
   statements = { run = function() return core.statements() end },
   sql = { run = function() return core.sql "claim_read" end },

@@ -10,6 +10,7 @@
 #include <lauxlib.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "buf.h"
 #include "clock.h"
@@ -132,6 +133,29 @@ static int lib_statements(lua_State *L) {
   return 1;
 }
 
+static void free_url(void *box) {
+  free(*(char **)box);
+}
+
+/***
+Starts or joins the private server of a folder, for tests: see ns_private_start_fast.
+@function private_server
+@tparam string folder
+@treturn[1] string URL
+@treturn[2] nil
+@treturn[2] string message
+@treturn[2] string code `GONE`, `DENIED`, `INVALID`, `SERVER`
+*/
+static int lib_private_server(lua_State *L) {
+  ns_err err;
+  const char *folder = luaL_checkstring(L, 1);
+  char **url = nsl_box(L, sizeof *url, free_url);
+  if (ns_private_start_fast(folder, url, &err) != NS_OK)
+    return nsl_fail(L, &err);
+  lua_pushstring(L, *url);
+  return 1;
+}
+
 static const luaL_Reg functions[] = {
     {"open", nsl_lib_open},     {"encode", nsl_lib_encode},
     {"decode", nsl_lib_decode}, {"array", nsl_lib_array},
@@ -139,6 +163,7 @@ static const luaL_Reg functions[] = {
     {"hash", lib_hash},
     {"schema", lib_schema},     {"sleep", lib_sleep},
     {"sql", lib_sql},
+    {"private_server", lib_private_server},
     {"lock", nsl_lib_lock},     {"unlock", nsl_lib_unlock},
     {"unlock_all", nsl_lib_unlock_all},
     {"statements", lib_statements},

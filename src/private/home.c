@@ -149,12 +149,14 @@ ns_status ns_home_settings(const ns_home *h, ns_err *err) {
                      "collation-server=utf8mb4_bin\n"
                      "max-connections=1000\nmax-allowed-packet=64M\n"
                      "thread-cache-size=32\ntable-open-cache=400\n"
-                     "innodb-flush-log-at-trx-commit=1\n"
                      "innodb-buffer-pool-size=64M\n"
                      "innodb-log-file-size=32M\n"
                      "aria-log-file-size=8M\n"
                      "aria-pagecache-buffer-size=8M\n"
                      "key-buffer-size=1M\n");
+  ns_buf_adds(&text, h->fast ? "innodb-flush-log-at-trx-commit=0\nloose-innodb-flush-method=nosync\n"
+                               "innodb-doublewrite=OFF\nloose-sync-frm=OFF\n"
+                             : "innodb-flush-log-at-trx-commit=1\n");
   good = !text.oom && ns_home_write(h, "my.cnf", ns_buf_bytes(&text));
   ns_buf_free(&text);
   return good ? NS_OK : ns_home_fail(h, "write in", err);

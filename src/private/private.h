@@ -21,6 +21,9 @@
 */
 ns_status ns_private_start(const char *dir, char **url, ns_err *err);
 
+/* The same for tests: a commit does not wait for the disk, and the start is not told. */
+ns_status ns_private_start_fast(const char *dir, char **url, ns_err *err);
+
 /* -------------------------------------------------------------- its home */
 
 /*
@@ -41,6 +44,7 @@ typedef struct ns_home {
   char folder[NS_HOME_BASE + 1]; /* where base is a symlink in; "": it is not */
   char user[64];                 /* database user */
   bool by_socket;                /* the system user, known by its socket */
+  bool fast;                     /* for tests: nothing in it is worth a wait for the disk */
   off_t log_from;                /* size of the log before this start */
 } ns_home;
 

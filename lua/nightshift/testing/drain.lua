@@ -1,0 +1,372 @@
+--- t:drain: ready jobs run to their ends in this process, one by one, as a worker runs them.
+--
+-- The parts of a worker are those of worker.lua, so options of handlers, hooks and verdicts mean the
+-- same. A handler that fails is retried as its job says: later, so it is scheduled when the drain
+-- ends. There is no host: no time limits and no memory limits, and os.exit raises.
+--
+-- Invariant: each run is settled before the next begins, unless the process died in it.
+
+local core = require "nightshift.core"
+local crash = require "nightshift.testing.crash"
+local handlers = require "nightshift.handlers"
+local nightshift = require "nightshift"
+local options = require "nightshift.options"
+local runner = require "nightshift.schedule.runner"
+local worker = require "nightshift.worker"
+
+local drain = {}
+
+local RUNS <const> = 10000        -- of one drain, unless it says another number
+local NEVER <const> = 50 * 31557600 * 1000000 -- µs: what is due later waits for a signal without a deadline
+local SHOWN <const> = 5           -- errors that a message repeats
+
+-- ------------------------------------------------------------------------ the clock
+
+--- Has so many µs pass for all that is in the database; what is due then is ready.
+---@param self nightshift.Testing
+---@param by integer
+---@return true|nil
+---@return string? message
+---@return string? code
+function drain.due(self, by)
+  local handle = self._handle
+  local ok, message, code = handle:begin()
+  if ok then ok, message, code = handle:execute("@testing_due", by) end
+  if ok and by > 0 then ok, message, code = handle:execute("@testing_shift", by) end
+  if ok then ok, message, code = handle:commit() end
+  if ok then
+    self._ahead = self._ahead + by
+    return true
+  end
+  handle:rollback()
+  return nil, message, code
+end
+
+-- --------------------------------------------------------------------- handlers
+
+local loaded = {} -- by their paths: a file that registers hooks is loaded once
+
+--- The handlers that were given, checked as a host checks them.
+local function load_set(given)
+  if type(given) == "string" then given = { given } end
+  if type(given) ~= "table" then
+    options.raise("drain: the handlers must be a table of handlers, a file or a list of files, got %s", type(given))
+  end
+  if given[1] == nil then return handlers.load { given } end
+  for i, path in ipairs(given) do
+    if type(path) ~= "string" then options.raise("drain: item %d must be a file's path, got %s", i, type(path)) end
+  end
+  local key = table.concat(given, "\n")
+  local message
+  if not loaded[key] then loaded[key], message = handlers.load(given) end
+  return loaded[key], message
+end
+
+-- ------------------------------------------------------------ a process that works
+
+---@class nightshift.Drain one drain
+---@field kit nightshift.Testing
+---@field set nightshift.Handlers
+---@field counts nightshift.Drained
+---@field work nightshift.Db claims and settles
+---@field run function of worker.parts
+---@field reset function
+---@field backend nightshift.Backend
+---@field job table? the fields of the job that runs
+---@field lines string[]? its log
+
+--- The verbs that a worker gets from its host.
+local function api_of(self)
+  local function touch(progress, text)
+    local handle = self.work._handle
+    return handle:touch(self.job.id, self.job.run, progress, text)
+  end
+  local function is_lost() return not touch() end
+  return {
+    touch = touch, cancelled = is_lost, stopping = is_lost,
+    log = function(text)
+      self.lines[#self.lines + 1] = text
+      return true
+    end,
+    take_id = function()
+      local ids, message, code = self.work._handle:take_ids(1)
+      if not ids then return nil, message, code end
+      return ids[1]
+    end,
+    quota = function() end, limit = function() end,
+    complain = function(event, text)
+      self.counts.errors[#self.counts.errors + 1] = { name = event, error = text }
+    end,
+  }
+end
+
+--- Opens the handle that claims, unless it is open, and makes the worker.
+local function begin(self)
+  local work = self.kit._work
+  if not (work and work:is_open()) then
+    local message, code
+    work, message, code = nightshift.open(self.kit.url)
+    if not work then return nil, message, code end
+    self.kit._work = work
+  end
+  self.work = work
+  self.run, self.reset, self.backend = worker.parts(self.set, api_of(self), { url = self.kit.url })
+  return true
+end
+
+--- After a death: whatever the process had is cut, and another process goes on.
+local function begin_again(self)
+  local opened = self.backend.opened()
+  crash.cut(self.kit, self.work._handle)
+  if opened then crash.cut(self.kit, opened._handle) end
+  self.kit._died = nil
+  self.counts.crashed = self.counts.crashed + 1
+  return begin(self)
+end
+
+--- Ends the process of earlier drains.
+---@param kit nightshift.Testing
+function drain.close(kit)
+  if kit._work then kit._work:close() end
+  kit._work = nil
+end
+
+-- ------------------------------------------------------------------- declarations
+
+--- Writes what hosts write of the scripts that they have loaded: jobs for dead ones.
+local function declare(self)
+  local list, handle = "[" .. table.concat(self.set.on_dead, ",") .. "]", self.kit._handle
+  local ok, message, code = true, nil, nil
+  if #self.set.on_dead > 0 then
+    ok, message, code = handle:execute("@holder_on_dead_queues", list)
+    if ok then ok, message, code = handle:execute("@holder_on_dead", list) end
+  end
+  if ok then
+    ok, message, code = handle:execute("@holder_on_dead_over", list, core.encode(core.array { table.unpack(
+      self.set.names) }))
+  end
+  return ok, message, code
+end
+
+--- Declares the schedules of the handlers, and pushes the jobs of ticks that are due, as the runner of
+-- a host does. Gives the first trouble.
+local function tick(self)
+  local trouble
+  self.ticker = self.ticker or setmetatable({ db = { close = function() end }, handle = self.kit._handle, told = {},
+    declare_at = -math.huge, generation = 0 }, runner)
+  self.ticker.host = {
+    declared = function() return "[" .. table.concat(self.set.schedules, ",") .. "]", 1, 0 end,
+    log = function(level, _, name, text)
+      if level == "error" then trouble = trouble or ("%s: %s"):format(name or "schedules", text) end
+    end,
+    fired = function() end, wait = function() return true end,
+  }
+  self.ticker:run()
+  if trouble then return nil, trouble, "FAILED" end
+  return true
+end
+
+-- --------------------------------------------------------------------------- a run
+
+local function log_of(lines)
+  return #lines > 0 and table.concat(lines, "\n", math.max(1, #lines - 99)) or nil
+end
+
+local COUNTED = { ack = "done", fail = "failed", discard = "dead", again = "again", wait = "waiting" }
+
+local function count(self, kind, dead, err)
+  local counts, job = self.counts, self.job
+  local what = COUNTED[kind]
+  if what then counts[what] = counts[what] + 1 end
+  if dead and kind ~= "discard" then counts.dead = counts.dead + 1 end
+  if kind == "fail" or kind == "discard" or dead then
+    counts.errors[#counts.errors + 1] = { id = job.id, name = job.name, attempt = job.attempts + 1, error = err,
+      dead = dead or kind == "discard" }
+  end
+end
+
+--- Writes how a run ended. A verdict that cannot be written is a failure.
+local function settle(self, entry)
+  local handle = self.work._handle
+  local ok, dead, code = handle:settle(entry)
+  if not ok and (code == "INVALID" or code == "TOO_BIG") then
+    entry = { id = entry.id, run = entry.run, lease = entry.lease, kind = "fail", error = dead, log = entry.log }
+    ok, dead, code = handle:settle(entry)
+  end
+  if ok then
+    count(self, entry.kind, dead == true, entry.error)
+    return true
+  end
+  if code ~= "STALE" then return nil, dead, code end
+  local ended = entry.kind == "ack" and entry.go_on == 1 -- by tx:ack of its handler
+  if ended then count(self, "ack") else self.counts.stale = self.counts.stale + 1 end
+  return true
+end
+
+local function no_exit() error("os.exit called by a handler", 2) end
+
+--- Calls the handler. os.exit would end the tests.
+local function call(self, fields)
+  local exit = os.exit
+  os.exit = no_exit -- luacheck: ignore 122
+  local ok, result, verdict = pcall(self.run, fields)
+  os.exit = exit -- luacheck: ignore 122
+  if not ok then error(result, 0) end
+  return result, verdict
+end
+
+--- Runs a claimed job.
+local function run(self, fields)
+  self.job, self.lines = fields, {}
+  self.counts.runs = self.counts.runs + 1
+  local entry = { id = fields.id, run = fields.run, lease = fields.lease, kind = "ack" }
+  local verdict
+  entry.result, verdict = call(self, fields)
+  if self.kit._died then error(self.kit._died, 0) end
+  entry = verdict or entry
+  local left = self.reset(entry)
+  if left then
+    entry = { id = entry.id, run = entry.run, lease = entry.lease, kind = "fail", error = left, most = entry.most }
+  end
+  entry.log = log_of(self.lines)
+  return settle(self, entry)
+end
+
+-- --------------------------------------------------------------------------- rounds
+
+local BEYOND = "t:drain has run %d jobs and does not come to an end; the last was job %d, %s. More are allowed with "
+  .. "{runs = N}"
+
+--- Runs the ready jobs of a queue. How many, or nil, message, code.
+local function run_queue(self, queue)
+  local n = 0
+  while true do
+    local claimed, message, code = self.work._handle:claim(queue, 1, 0, 0, true, self.set.names)
+    if not claimed then return nil, message, code end
+    if not claimed[1] then return n end
+    if self.counts.runs >= self.runs then
+      local last = claimed[1]
+      self.work._handle:settle { id = last.id, run = last.run, lease = last.lease, kind = "release" }
+      return nil, BEYOND:format(self.counts.runs, last.id, last.name), "FAILED"
+    end
+    local ok
+    ok, message, code = run(self, claimed[1])
+    if not ok then return nil, message, code end
+    n = n + 1
+  end
+end
+
+--- Runs what is ready now, in all queues. How many jobs.
+local function round(self)
+  local ok, message, code = drain.due(self.kit, 0)
+  if ok then ok, message, code = tick(self) end
+  if ok then ok, message, code = self.work._handle:look(0) end
+  if not ok then return nil, message, code end
+  local rows
+  local n = 0
+  rows, message, code = self.kit._handle:execute "@testing_queues"
+  if not rows then return nil, message, code end
+  for _, row in ipairs(rows) do
+    local ran
+    ran, message, code = run_queue(self, row.name)
+    if not ran then return nil, message, code end
+    n = n + ran
+  end
+  return n
+end
+
+--- The same; after a death of the process another one goes on.
+local function try_round(self)
+  local results = table.pack(pcall(round, self))
+  if self.kit._died then
+    local ok, message, code = begin_again(self)
+    if not ok then return nil, message, code end
+    return 1
+  end
+  if not results[1] then error(results[2], 0) end
+  return table.unpack(results, 2, results.n)
+end
+
+--- Moves the clock on to the first scheduled job; false: there is none.
+local function skip(self)
+  local rows, message, code = self.kit._handle:execute "@testing_first_due"
+  if not rows then return nil, message, code end
+  local us = rows[1].us
+  if not us or us > NEVER then return false end
+  us = math.max(us, 1)
+  self.counts.advanced = self.counts.advanced + us / 1000000
+  return drain.due(self.kit, us)
+end
+
+local function rounds(self)
+  repeat
+    local n, message, code = try_round(self)
+    if not n then return nil, message, code end
+    local more = n > 0
+    if not more and self.scheduled then
+      more, message, code = skip(self)
+      if more == nil then return nil, message, code end
+    end
+  until not more
+  return true
+end
+
+local function count_left(self)
+  local rows, message, code = self.kit._handle:execute "@testing_left"
+  if not rows then return nil, message, code end
+  for _, row in ipairs(rows) do self.counts.left[row.name] = row.n end
+  return true
+end
+
+local function told(counts)
+  local lines = {}
+  for i, one in ipairs(counts.errors) do
+    if i > SHOWN then
+      lines[i] = ("and %d more"):format(#counts.errors - SHOWN)
+      break
+    end
+    lines[i] = one.id and ("%s, job %d, attempt %d: %s"):format(one.name, one.id, one.attempt, one.error)
+      or ("%s: %s"):format(one.name, one.error)
+  end
+  return table.concat(lines, "\n")
+end
+
+local OPTIONS = { may_fail = options.typed "boolean", scheduled = options.typed "boolean",
+  runs = options.integer(1, 1 << 30) }
+
+--- Runs ready jobs, and what becomes ready meanwhile. With `scheduled` those due later, too: the clock
+-- moves on to them. A failure of a handler is an error of the drain, FAILED, when all has run;
+-- with `may_fail` it is only counted.
+---@param kit nightshift.Testing
+---@param given table|string
+---@param opts {may_fail: boolean?, scheduled: boolean?, runs: integer?}?
+---@return nightshift.Drained|nil
+---@return string? message
+---@return string? code
+---@return nightshift.Drained? counts
+function drain.run(kit, given, opts)
+  local read, message, code = options.read("drain", opts, OPTIONS)
+  if not read then return nil, message, code end
+  local set
+  set, message = load_set(given)
+  if not set then return nil, "drain: " .. message, "INVALID" end
+  if kit._draining then options.raise "drain: a handler cannot drain" end
+  local self = { kit = kit, set = set, scheduled = read.scheduled, runs = read.runs or RUNS,
+    counts = { runs = 0, done = 0, failed = 0, dead = 0, again = 0, waiting = 0, stale = 0, crashed = 0, advanced = 0,
+      left = {}, errors = {} } }
+  local ok
+  kit._draining = true
+  local _ <close> = setmetatable({}, { __close = function()
+    kit._draining = nil
+    if self.backend then self.backend.close() end
+  end })
+  ok, message, code = begin(self)
+  if ok then ok, message, code = declare(self) end
+  if ok then ok, message, code = rounds(self) end
+  if ok then ok, message, code = count_left(self) end
+  if not ok then return nil, message, code, self.counts end
+  if #self.counts.errors == 0 or read.may_fail then return self.counts end
+  return nil, told(self.counts), "FAILED", self.counts
+end
+
+return drain
