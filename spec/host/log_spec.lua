@@ -8,6 +8,76 @@ local nst = require "nst"
 local proc = require "spec.support.proc"
 local proxy = require "spec.support.proxy"
 
+-- A run that ended well left no line unless all events of level debug were shown.
+describe("lines of jobs:", function()
+  local url, handle, q
+
+  with_database(function(...) handle, q, url = ... end)
+
+  local SCRIPT = [[return {
+    noop = function() end,
+    poll = function(job) if job.polls == 0 then return job:again(0) end end,
+    fail = function() error("broken\nfor good", 0) end,
+  }]]
+
+  local function run(...)
+    local status, log = host.drain(url, SCRIPT, { "--drain-within", "500ms", "--log", "json", ... })
+    assert.equal(0, status)
+    local lines = {}
+    for line in log:gmatch "{[^\n]+" do
+      local entry = nightshift.decode(line)
+      local event = entry.event:match "^job%.(%a+)$"
+      if event then lines[event] = lines[event] or {} table.insert(lines[event], entry) end
+    end
+    return lines
+  end
+
+  it("with --log-done on there is one for each run, with the facts about it", function()
+    local noop, poll = assert(q:push "noop"), assert(q:push "poll")
+    local fail = assert(handle:queue "other":push("fail", nil, { max_attempts = 1 }))
+    local lines = run("--log-done", "on")
+    local facts = {}
+    for _, event in ipairs { "done", "again", "failed" } do
+      for _, entry in ipairs(lines[event]) do
+        assert.equal("number", type(entry.seconds))
+        assert.is_true(entry.seconds >= 0 and entry.seconds < proc.limit(5) and entry.pid > 1)
+        assert.is_true(entry.worker == 1 or entry.worker == 2)
+        assert.equal(handle:execute "SELECT @@hostname AS name"[1].name, entry.host)
+        assert.equal(event, entry.outcome)
+        facts[#facts + 1] = { entry.id, entry.run, entry.name, entry.queue, event, entry.level, entry.error }
+      end
+    end
+    table.sort(facts, function(a, b) return a[1] < b[1] or a[1] == b[1] and a[2] < b[2] end)
+    assert.same({ { noop, 1, "noop", "q", "done", "info" }, { poll, 1, "poll", "q", "again", "info" },
+      { poll, 2, "poll", "q", "done", "info" }, { fail, 1, "fail", "other", "failed", "warn", "broken" } }, facts)
+  end)
+
+  it("there are at most 100 a second, and the rest is counted", function()
+    local items = {}
+    for i = 1, 3000 do items[i] = { "noop" } end
+    assert(q:push_many(items))
+    local lines = run("--log-done", "on")
+    local more, in_second = 0, {}
+    for _, entry in ipairs(lines.more) do more = more + entry.n end
+    assert.equal(3000, #lines.done + more)
+    for _, entry in ipairs(lines.done) do
+      local second = entry.ts:sub(1, 19)
+      in_second[second] = (in_second[second] or 0) + 1
+      assert.is_true(in_second[second] <= 200) -- seconds of the clock: the ends of two of ours
+    end
+  end)
+
+  it("there is none for a run that ends well unless it was asked for", function()
+    assert(q:push "noop")
+    local fail = assert(q:push("fail", nil, { max_attempts = 1 }))
+    for _, more in ipairs { {}, { "--log-done", "off" } } do
+      local lines = run(table.unpack(more))
+      assert.is_nil(lines.done)
+      if #more == 0 then assert.equal(fail, lines.failed[1].id) end
+    end
+  end)
+end)
+
 -- What a host and its handlers write is not read, or cannot be written.
 describe("unread:", function()
   local url, handle, q

@@ -373,6 +373,77 @@ describe("signals:", function()
   end)
 end)
 
+-- ps showed the same arguments for each of a dozen processes.
+describe("the processes of a host", function()
+  local url, handle, q
+
+  with_database(function(...) handle, q, url = ... end)
+
+  local function title(pid)
+    local file <close> = io.open(("/proc/%d/cmdline"):format(pid), "rb")
+    return file and (file:read "a" or ""):gsub("%z+$", ""):gsub("%z", "|")
+  end
+
+  local function shows(pid, text)
+    eventually(function() return title(pid) == text end)
+  end
+
+  local function holder() return handle:stats().holders[1] end
+
+  it("are told apart by their titles", function()
+    local go = fixture.dir() .. "/go"
+    local h = host.start(url, host.holding(go))
+    shows(h.pid, ("nightshift: host %s %d work %s --workers 2"):format(holder().host, holder().id, h.script))
+    for _, name in ipairs { "seed", "keeper", "zygote" } do
+      shows(host.member(h.pid, "ns-" .. name), "nightshift: " .. name)
+    end
+    local id = assert(q:push "hold")
+    h:wait_line "^holds"
+    local titles = {}
+    for _, pid in ipairs(host.members(h.pid)) do titles[#titles + 1] = title(pid) end
+    table.sort(titles)
+    local busy = titles[1]:find "hold" and 1 or 2
+    local expected = { "nightshift: worker 1 idle", "nightshift: worker 2 idle" }
+    expected[busy] = ("nightshift: worker %d hold %d"):format(busy, id)
+    assert.same(expected, titles)
+    io.open(go, "w"):close()
+    for _, pid in ipairs(host.members(h.pid)) do
+      eventually(function() return title(pid):find " idle$" end)
+    end
+    h:signal "TERM"
+    assert.equal(0, h:wait())
+  end)
+
+  it("have titles longer than their arguments, and the variables that were there", function()
+    local names = {}
+    for i = 1, 30 do names["V" .. i] = ("%d-"):format(i):rep(i) end
+    local dir = fixture.dir()
+    local file <close> = assert(io.open(dir .. "/j.lua", "w"))
+    local name = ("long"):rep(25)
+    file:write(([[return { %s = function(job)
+      print("holds")
+      while not io.open %q do require "nightshift.core".sleep(0.02) end
+      local all = {}
+      for i = 1, 30 do all[i] = os.getenv("V" .. i) or "" end
+      return all
+    end }]]):format(name, dir .. "/go"))
+    file:close()
+    names.NIGHTSHIFT_URL = url
+    local h = proc.start { proc.program, "work", "j.lua", "--workers", "2", cwd = dir, env = names }
+    h:wait_line("host.ready", 60)
+    local id = assert(q:push(name))
+    h:wait_line "^holds"
+    local seen = {}
+    for _, pid in ipairs(host.members(h.pid)) do seen[title(pid):gsub("worker %d+", "worker N")] = true end
+    assert.is_true(seen["nightshift: worker N " .. name .. " " .. id], require "nightshift".encode(seen))
+    io.open(dir .. "/go", "w"):close()
+    local result = eventually(function() return handle:job(id).result end)
+    for i = 1, 30 do assert.equal(names["V" .. i], result[i]) end
+    h:signal "TERM"
+    assert.equal(0, h:wait())
+  end)
+end)
+
 -- Signals at bad moments: in the first milliseconds, again and again, and in
 -- the middle of every system call.
 describe("bad moments:", function()
@@ -382,14 +453,15 @@ describe("bad moments:", function()
 
   local function sql(text) return db.sql(text, name) end
 
-  -- Processes with this text in their arguments.
-  local function with_argument(text)
+  -- Processes with this text in their arguments or in their environment.
+  local function with_text(text)
     local list = {}
     for path in io.popen "ls -d /proc/[0-9]* 2>/dev/null":lines() do
-      local file = io.open(path .. "/cmdline", "rb")
-      local line = file and file:read "a"
-      if file then file:close() end
-      if line and line:find(text, 1, true) then list[#list + 1] = path end
+      for _, what in ipairs { "/cmdline", "/environ" } do
+        local file <close> = io.open(path .. what, "rb")
+        local line = file and file:read "a"
+        if line and line:find(text, 1, true) then list[#list + 1] = path end
+      end
     end
     return list
   end
@@ -397,12 +469,12 @@ describe("bad moments:", function()
   describe("SIGTERM to a host that is being born", function()
     local function leaves_nothing(delay, script)
       local path = fixture.file("jobs.lua", script)
-      local h = host.spawn(url, path)
+      local h = host.spawn(url, path, nil, { ZZ_SCRIPT = path })
       nst.sleep(delay)
       h:signal "TERM"
       local how = h:wait(20)
       assert.is_true(how == 0 or how == "signal 15", how)
-      eventually(function() return #with_argument(path) == 0 end)
+      eventually(function() return #with_text(path) == 0 end)
       return how
     end
 

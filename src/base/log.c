@@ -40,6 +40,9 @@ ns_field ns_fi(const char *key, int64_t i) {
   return (ns_field){key, true, i, NS_NONE};
 }
 
+ns_field ns_fn(const char *key, const char *number) {
+  return (ns_field){key, true, 0, ns_str(number)};
+}
 ns_field ns_fb(const char *key, ns_bytes s) {
   return (ns_field){key, false, 0, s};
 }
@@ -150,7 +153,7 @@ static void add_field(line *l, bool json, const ns_field *f) {
     fits = add_string(l, l->n > 0 ? " " : "") && add_string(l, f->key) && add_string(l, "=");
   if (fits && f->number) {
     snprintf(number, sizeof number, "%lld", (long long)f->i);
-    fits = add_string(l, number);
+    fits = add_string(l, f->s.p != NULL ? f->s.p : number);
   } else if (fits && !json && is_bare(f->s) && l->n + f->s.n <= l->max)
     add_text(l, f->s.p, f->s.n);
   else if (fits && l->n + 8 <= l->max)

@@ -30,11 +30,12 @@ typedef struct ns_field {
   const char *key;
   bool number;
   int64_t i;  /* number */
-  ns_bytes s; /* otherwise; absent: the field is left out */
+  ns_bytes s; /* otherwise, or its text; absent: the field is left out */
 } ns_field;
 
-/* Makers of fields: an integer, bytes, a C string. */
+/* Makers of fields: an integer, a number as its text, bytes, a C string. */
 ns_field ns_fi(const char *key, int64_t i);
+ns_field ns_fn(const char *key, const char *number);
 ns_field ns_fb(const char *key, ns_bytes s);
 ns_field ns_fs(const char *key, const char *s);
 

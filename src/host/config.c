@@ -18,7 +18,7 @@
 typedef struct asked {
   int64_t workers, drain_within, drain_timeout, memory, recycle, recycle_memory,
           max_children;
-  bool drain, keep_env, strict, forget_done, allow_setuid;
+  bool drain, keep_env, strict, forget_done, allow_setuid, log_done;
   const char *log, *url, *user, *shared, *isolation;
 } asked;
 
@@ -41,6 +41,7 @@ static const nsl_field fields[] = {{"files", NSL_TABLE, 0},
                                    {"recycle_memory", NSL_INT, offsetof(asked, recycle_memory)},
                                    {"max_children", NSL_INT, offsetof(asked, max_children)},
                                    {"log", NSL_CSTR, offsetof(asked, log)},
+                                   {"log_done", NSL_BOOL, offsetof(asked, log_done)},
                                    {"url", NSL_CSTR, offsetof(asked, url)},
                                    {"connection", NSL_TABLE, 0},
                                    {"shared", NSL_CSTR, offsetof(asked, shared)},
@@ -130,6 +131,7 @@ static ns_status read_plain(lua_State *L, int idx, nsh_config *cfg,
   cfg->max_children = a.max_children;
   cfg->recycle_memory = a.recycle_memory;
   cfg->json = strcmp(a.log, "json") == 0;
+  cfg->log_done = a.log_done;
   cfg->keep_env = a.keep_env;
   cfg->fork_per_job = strcmp(a.isolation, "job") == 0;
   cfg->db.url = a.url;

@@ -377,6 +377,7 @@ static void run_loop(nsh_host *h) {
   nsh_lifecycle_fill(&h->pools);
   nsh_mode_check(h);
   nsh_loop_run(&h->loop);
+  nsh_messages_sum_up(&h->pools, ns_mono_us());
   ns_log(NS_LOG_INFO, "host.end",
          NS_FIELDS(ns_fi("code", h->code), ns_fi("done", h->pools.tally.done),
                    ns_fi("failed", h->pools.tally.failed),
@@ -389,6 +390,7 @@ int nsh_host_run(const nsh_config *cfg, ns_buf *known) {
   int seed;
   int code;
   nsh_limits limits;
+  nsh_title_begin();
   nsh_limits_raise();
   nsh_limits_read(&limits, "", cfg);
   if (nsh_limits_check(&limits, cfg->workers, &err) != NS_OK) {

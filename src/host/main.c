@@ -28,7 +28,7 @@ Runs a host until it is told to stop. Messages go to stderr.
 @function work
 @tparam table config files, workers, queues, drain, drain_within (µs),
 drain_timeout (µs), memory (bytes per job), recycle (jobs), recycle_memory (bytes), max_children,
-isolation, user, log, url, connection
+isolation, user, log, log_done, url, connection
 @treturn integer exit code
 @treturn string|nil with `drain`, and when nothing was left to do: the names it can run,
 a line each
@@ -239,6 +239,7 @@ int main(int argc, char **argv) {
   if (is_work(argc, argv))
     nsh_loop_hold_signals(false);
   nsh_lua_offer(open_module);
+  nsh_title_find(argv);
   L = nsh_secrets_hide(argc, argv) ? nsh_lua_new() : NULL;
   if (L == NULL) {
     fprintf(stderr, "nightshift: not enough memory\n");

@@ -43,6 +43,8 @@ function work.define(parser)
   command:option("--shared", 'Size of nightshift.shared, e.g. 1M or "16M,evict".')
   command:flag("--keep-env", "Leave $NIGHTSHIFT_URL and $MYSQL_PWD to workers and what they start.")
   command:option("--log", "Form of the log lines."):choices { "text", "json" }:default "text"
+  command:option("--log-done", "A line of the log for each run that ends well too, at most 100 a second.")
+    :choices { "on", "off" }:default "off"
 end
 
 -- "name=number"; the number must be from 1 to `most`.
@@ -223,6 +225,7 @@ function work.commands.work(args)
     shared = args.shared,
     keep_env = args.keep_env,
     log = args.log,
+    log_done = args.log_done == "on",
     files = args.files,
   }
   config.url = args.url or (address.default() or {}).url

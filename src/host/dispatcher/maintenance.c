@@ -12,6 +12,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "clock.h"
 #include "ipc/ipc.h"
@@ -28,8 +29,12 @@
 
 /* ------------------------------------------------------------------ when */
 
-/* Tells the upkeep our holder: it looks at other holders for this one. */
-static void tell_upkeep_holder(nsh_dispatch *d) {
+/* Tells our holder to people that use ps, and to the upkeep: it looks at other holders for this
+** one. */
+static void tell_holder(nsh_dispatch *d) {
+  char machine[256] = "";
+  gethostname(machine, sizeof machine - 1);
+  nsh_title_host(machine, d->holder);
   nsh_exchange_lock(d->exchange);
   d->exchange->assisted = d->holder;
   d->exchange->locks = ns_uses_locks(d->db);
@@ -39,7 +44,7 @@ static void tell_upkeep_holder(nsh_dispatch *d) {
 void nsh_maintenance_open(nsh_dispatch *d) {
   d->holder = ns_holder_id(d->db);
   d->serves_at = d->declares_at = d->widen_at = NSH_NEVER;
-  tell_upkeep_holder(d);
+  tell_holder(d);
 }
 
 void nsh_maintenance_close(nsh_dispatch *d) {
@@ -232,7 +237,7 @@ static void check_holder(nsh_dispatch *d) {
          NS_FIELDS(ns_fi("was", d->holder), ns_fi("is", holder)));
   d->holder = holder;
   d->serves_at = 0;
-  tell_upkeep_holder(d);
+  tell_holder(d);
   nsh_exchange_lock(d->exchange);
   d->exchange->lost_all = true;
   nsh_exchange_unlock(d->exchange);

@@ -355,4 +355,28 @@ static inline bool nsh_before(uint32_t a, uint32_t b) {
   return (int32_t)(a - b) < 0;
 }
 
+/* -------------------------------------------------------------------- titles */
+
+/* The titles of processes, which ps shows in place of their arguments. They are written into
+** memory alone, so each job may have one. Without room for titles these functions do nothing. */
+
+/* Finds the room; 'argv' is that of main, and still as the kernel made it. */
+void nsh_title_find(char **argv);
+
+/* From here on titles may be set. 'argv' is not read any more. */
+void nsh_title_begin(void);
+
+/* "nightshift: TEXT" */
+void nsh_title_set(const char *text);
+
+/* "nightshift: host MACHINE HOLDER work jobs.lua --workers 8": with the program's arguments. */
+void nsh_title_host(const char *machine, int64_t holder);
+
+/* "nightshift: worker 3 idle"; from here on this process is that worker. */
+void nsh_title_worker(int64_t number);
+
+/* Worker: "idle", or "email.send 1234", for the job that begins. */
+void nsh_title_idle(void);
+void nsh_title_job(ns_bytes name, int64_t id);
+
 #endif

@@ -17,11 +17,12 @@
 /* ----------------------------------------------------------- verdicts, logs */
 
 #define MISSING_SILENCE (60 * NS_SECOND)
+#define TOLD_MOST 100 /* lines a second on runs that ended well */
 
 static const struct {
-  const char *event;
+  const char *event; /* "job." and the outcome */
   ns_level level;
-} events[] = {
+} ends[] = {
     [NS_ACK] = {"job.done", NS_LOG_DEBUG},
     [NS_FAIL] = {"job.failed", NS_LOG_WARN},
     [NS_AGAIN] = {"job.again", NS_LOG_DEBUG},
@@ -42,16 +43,50 @@ static bool tells_again(nsh_name *name) {
   return yes;
 }
 
+void nsh_messages_sum_up(nsh_pools *t, int64_t now) {
+  nsh_told *told = &t->told;
+  if (now - told->since < NS_SECOND && !t->closing)
+    return;
+  if (told->more > 0)
+    ns_log(NS_LOG_INFO, "job.more", NS_FIELDS(ns_fi("n", told->more)));
+  *told = (nsh_told){.since = now};
+}
+
+/* With --log-done: may a run that ended well have a line? Otherwise it is counted. */
+static bool has_line(nsh_pools *t) {
+  nsh_messages_sum_up(t, ns_mono_us());
+  if (t->told.lines < TOLD_MOST) {
+    t->told.lines++;
+    return true;
+  }
+  t->told.more++;
+  return false;
+}
+
+/* The level of the line on the end of a run. False: there is none. */
+static bool choose_level(nsh_pools *t, const nsh_task *task, ns_kind kind, ns_level *level) {
+  *level = ends[kind].level;
+  if (kind == NS_MISSING && !tells_again(task->name))
+    return false;
+  if (*level != NS_LOG_DEBUG || kind == NS_RELEASE || !t->cfg->log_done)
+    return ns_log_on(*level);
+  *level = NS_LOG_INFO;
+  return ns_log_on(NS_LOG_INFO) && has_line(t);
+}
+
 static void log_end(const nsh_process *w, const nsh_task *task, ns_kind kind, int64_t micros,
                     ns_bytes error) {
-  ns_level level = events[kind].level;
-  if (kind == NS_MISSING && !tells_again(task->name))
+  const char *event = ends[kind].event;
+  char seconds[NS_NUMBER_SIZE];
+  ns_level level;
+  if (!choose_level(w->pools, task, kind, &level))
     return;
-  if (ns_log_on(level))
-    ns_log(level, events[kind].event,
-           NS_FIELDS(ns_fi("id", task->id), ns_fs("name", task->name->text),
-                     ns_fi("ms", micros / 1000), ns_fi("pid", w->pid),
-                     ns_fb("error", ns_first_line(error))));
+  ns_log(level, event,
+         NS_FIELDS(ns_fi("id", task->id), ns_fi("run", task->run), ns_fs("name", task->name->text),
+                   ns_fs("queue", task->queue->text), ns_fs("host", w->pools->host),
+                   ns_fi("worker", (int64_t)w->index + 1), ns_fi("pid", w->pid),
+                   ns_fn("seconds", ns_number_seconds(micros, seconds)),
+                   ns_fs("outcome", event + sizeof "job." - 1), ns_fb("error", ns_first_line(error))));
 }
 
 static void count_end(nsh_pools *t, ns_kind kind) {

@@ -11,6 +11,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "clock.h"
 #include "ipc/ipc.h"
@@ -41,7 +42,7 @@ static size_t next_line(const nsh_pools *t, size_t pool) {
 static void give_first(nsh_pools *t, nsh_process *w, size_t line) {
   nsh_prefetch *b = &t->pools[line].backlog;
   const ns_job *job = nsh_prefetch_first(b)->job;
-  bool given = nsh_process_give(w, job, nsh_names_get(&t->names, job->name));
+  bool given = nsh_process_give(w, job);
   if (given && line == w->pool) { /* no place has become free */
     nsh_prefetch_pop(b);
     t->backlog--;
@@ -404,6 +405,7 @@ void nsh_pool_init(nsh_pools *t, const nsh_config *cfg, nsh_exchange *exchange, 
     t->pools[i].room_end = &t->pools[i].room;
     t->pools[i].pace = NSH_PACE_INIT;
   }
+  gethostname(t->host, sizeof t->host - 1);
   t->wanted = cfg->workers;
   while (t->nworkers < t->wanted)
     nsh_pool_add_place(t);
@@ -416,6 +418,7 @@ void nsh_pool_free(nsh_pools *t) {
   for (size_t i = 0; i < t->npools; i++)
     nsh_prefetch_free(&t->pools[i].backlog);
   nsh_names_free(&t->names);
+  nsh_names_free(&t->queues);
   free(t->id_requests);
   free(t->workers);
 }

@@ -27,6 +27,13 @@ typedef struct nsh_tally {
   int64_t done, failed, again, crashed, timeouts, forks;
 } nsh_tally;
 
+/* Lines of runs that ended well, in a second. */
+typedef struct nsh_told {
+  int64_t since; /* monotonic µs: when the second began */
+  int64_t lines;
+  int64_t more; /* runs without a line */
+} nsh_told;
+
 /* Workers that take the same jobs. Workers of pool 0 take all jobs; workers of another pool
 ** take the jobs of one queue only. When such a queue has more jobs than room at its own
 ** workers, the rest counts against pool 0. */
@@ -70,7 +77,9 @@ typedef struct nsh_pools {
   size_t npools;
   uint64_t arrivals;    /* jobs that have joined a backlog */
   size_t backlog;       /* jobs in all of them */
-  nsh_names names;
+  nsh_names names, queues;
+  char host[256];        /* the machine's name, for log lines */
+  nsh_told told;
   nsh_crash_loop crash_loop;
   int64_t fork_at;      /* no fork before */
   int64_t down_at;      /* no worker is up for the backlog since; 0: not so */

@@ -38,9 +38,16 @@ static nsh_task *add_task(nsh_process *w) {
   return nsh_process_task(w, w->n++);
 }
 
+/* Its names may be forgotten. */
+static void forget_task(nsh_task *t) {
+  ns_assert(t->name->tasks > 0 && t->queue->tasks > 0);
+  t->name->tasks--;
+  t->queue->tasks--;
+}
+
 void nsh_process_pop(nsh_process *w) {
-  ns_assert(w->n > 0 && nsh_process_task(w, 0)->name->tasks > 0);
-  nsh_process_task(w, 0)->name->tasks--;
+  ns_assert(w->n > 0);
+  forget_task(nsh_process_task(w, 0));
   w->first = (w->first + 1) & (w->cap - 1);
   w->n--;
   nsh_pool_count(w, -1);
@@ -52,14 +59,19 @@ void nsh_process_pop(nsh_process *w) {
   w->touched_at = 0;
 }
 
-bool nsh_process_give(nsh_process *w, const ns_job *job, nsh_name *name) {
+bool nsh_process_give(nsh_process *w, const ns_job *job) {
+  nsh_name *name = nsh_names_get(&w->pools->names, job->name);
+  nsh_name *queue;
   nsh_order o = {.seq = w->next_seq, .hold = nsh_pace_brief(&name->pace), .job = *job};
   nsh_task *t;
   if (!nsh_put_order(&w->out, &o))
     return false;
+  queue = nsh_names_get(&w->pools->queues, job->queue);
   t = add_task(w);
-  *t = (nsh_task){w->next_seq++, job->id, job->run, job->lease, job->timeout, job->heard, name};
+  *t = (nsh_task){w->next_seq++, job->id,    job->run, job->lease,
+                  job->timeout,  job->heard, name,     queue};
   name->tasks++;
+  queue->tasks++;
   ns_assert(w->n < 2 || nsh_before(nsh_process_task(w, w->n - 2)->seq, t->seq));
   nsh_pool_count(w, 1);
   return true;
@@ -72,7 +84,7 @@ void nsh_process_recall(nsh_process *w) {
     if (nsh_before(t->seq, first))
       break;
     nsh_exchange_release(w->pools->exchange, t->id, t->run, t->lease);
-    t->name->tasks--;
+    forget_task(t);
     w->n--;
     nsh_pool_count(w, -1);
   }

@@ -73,7 +73,7 @@ int64_t nsh_crash_loop_delay(const nsh_crash_loop *c);
 
 /* ------------------------------------------------------------------- names */
 
-/* The name of jobs, with the pace of its handler. */
+/* The name of jobs, with the pace of its handler; or the name of a queue. */
 typedef struct nsh_name {
   char *text; /* NUL-terminated */
   size_t n;
@@ -85,7 +85,7 @@ typedef struct nsh_name {
 
 #define NSH_NAMES_MAX 1000 /* beside the names that tasks have */
 
-/* The job names a host has met, each stored once. Pushers choose the names, so their number is
+/* The names that a host has met, each stored once. Pushers choose them, so their number is
 ** limited: beyond NSH_NAMES_MAX, names that no task has and that are rarely met are forgotten. */
 typedef struct nsh_names {
   nsh_name **items; /* open addressing; 'cap' is a power of two */
@@ -153,6 +153,7 @@ typedef struct nsh_task {
   int64_t id, run, lease, timeout;
   int64_t heard; /* as of ns_job */
   nsh_name *name;
+  nsh_name *queue;
 } nsh_task;
 
 typedef struct nsh_process {
@@ -210,7 +211,7 @@ void nsh_process_free(nsh_process *w);
 nsh_task *nsh_process_task(nsh_process *w, uint32_t i);
 
 /* Writes a job into the outgoing bytes; false: it is too large to send. */
-bool nsh_process_give(nsh_process *w, const ns_job *job, nsh_name *name);
+bool nsh_process_give(nsh_process *w, const ns_job *job);
 
 /* Sends the tasks given so far. */
 void nsh_process_flush(nsh_process *w);
@@ -308,6 +309,9 @@ void nsh_messages_touch(nsh_process *w, int64_t now);
 
 /* The running job is due for a sign of life. */
 bool nsh_messages_due(const nsh_process *w, int64_t since, int64_t now);
+
+/* Once a second has passed, or the host ends: how many runs ended well without a line. */
+void nsh_messages_sum_up(struct nsh_pools *t, int64_t now);
 
 /* Serves the workers that wait for ids, as far as there are any. The exchange is
 ** locked. */

@@ -127,13 +127,15 @@ void nsh_watchdog_tick(nsh_pools *t, int64_t now) {
   nsh_pool_unlock(t);
   nsh_lifecycle_fill(t);
   nsh_pool_hand_out(t);
+  if (t->told.more > 0)
+    nsh_messages_sum_up(t, now);
 }
 
 int64_t nsh_watchdog_next(const nsh_pools *t, int64_t now) {
   if (t->busy + t->backlog > 0)
     return t->nworkers <= FINE_WORKERS ? TICK_FINE : TICK_COARSE;
   if (t->closing || (t->up >= t->wanted && t->leaving == 0))
-    return t->closing ? TICK_COARSE : -1;
+    return t->closing || t->told.more > 0 ? TICK_COARSE : -1;
   return t->fork_at > now ? t->fork_at - now : TICK_COARSE;
 }
 

@@ -109,7 +109,7 @@ void nsh_spawner_serve(const nsh_spawner *n) __attribute__((noreturn));
 
 /*
 ** Every process of the host calls this after its fork: it gets default signal
-** dispositions, no blocked signals, and the name 'name'. It is killed when
+** dispositions, no blocked signals, the name 'name' and a title. It is killed when
 ** 'parent' dies; 0: it is not.
 */
 void nsh_child_begin(pid_t parent, const char *name);

@@ -109,6 +109,7 @@ void nsh_child_begin(pid_t parent, const char *name) {
       (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != parent))
     _exit(0); /* it died before we could ask */
   prctl(PR_SET_NAME, name);
+  nsh_title_set(name + sizeof "ns-" - 1);
   for (int sig = 1; sig < NSIG; sig++)
     signal(sig, SIG_DFL);
   sigemptyset(&none);

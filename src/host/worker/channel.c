@@ -85,8 +85,10 @@ void nsh_channel_receive(nsh_channel *w) {
     ns_buf_free(&w->in); /* a large job is over */
   if ((room = ns_buf_room(&w->in, NSH_RING)) == NULL)
     nsh_channel_leave(1);
-  while ((n = nsh_ring_take(in, room, NSH_RING)) == 0)
+  while ((n = nsh_ring_take(in, room, NSH_RING)) == 0) {
+    nsh_title_idle();
     nsh_ring_await(in, NSH_RING_EVER);
+  }
   if (n < 0)
     nsh_channel_leave(1);
   w->in.n += (size_t)n;

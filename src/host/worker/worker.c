@@ -459,6 +459,7 @@ static void do_job(nsh_frame *f) {
     nsh_channel_flush(&w.channel); /* which may end us, so nothing is started yet */
   if (!nsh_slot_start(w.channel.slot, o.seq, start))
     return; /* taken back */
+  nsh_title_job(o.job.name, o.job.id);
   w.seq = o.seq;
   w.started = w.ended = start;
   w.asked = 0;
@@ -514,6 +515,7 @@ static void set_up(const nsh_worker_setup *s, uint32_t index) {
                                           : NS_MAX_PAYLOAD;
   w.left = jobs_to_do(s->cfg->recycle);
   nsh_restore_note();
+  nsh_title_worker((int64_t)index + 1);
 }
 
 void nsh_worker_main(void *arg, uint32_t index, int fd) {
