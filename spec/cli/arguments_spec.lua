@@ -609,7 +609,8 @@ describe("nightshift doctor", function()
     end
     assert.same({ "server", "connection", "clock", "isolation", "settings", "durability", "binlog", "writable",
       "schema", "tables", "write", "ids", "procedures", "grants", "ring", "locks", "plans", "timeouts", "connections",
-      "statements", "tmpdir", "transactions", "handlers", "paused", "holders", "scripts", "lost", "adopted" }, names)
+      "statements", "tmpdir", "transactions", "handlers", "paused", "holders", "scripts", "lost", "adopted",
+      "schedules" }, names)
   end)
 
   it("exits 69 when the server is away, and 1 when it does not let us in", function()

@@ -34,6 +34,42 @@ describe("hosts push ticks:", function()
     assert.equal(0, h:wait())
   end
 
+  -- What the doctor says of schedules: level, finding, advice.
+  local function examine()
+    return require "nightshift.doctor.jobs".schedules { handle = handle._handle, tables = true }
+  end
+
+  it("and the doctor names those that do not tick as they should, and what to do", function()
+    assert(handle:schedule { name = "well", every = 60, push = { "x" } })
+    age("well", 100) -- 40 s late
+    assert.equal("ok", (examine()))
+    age("well", 30)
+    local level, found, advice = examine()
+    assert.same({ "warn", "start a host: nightshift work" }, { level, advice })
+    assert.matches("^'well' is late by 1m%d+", found)
+    assert(handle:schedule_pause "well")
+    assert.equal("ok", (examine()))
+    assert(handle:schedule { name = "bad", every = 60, push = { "x" } })
+    handle:execute "UPDATE nightshift_schedule SET error = 'it is too big', next_at = NULL WHERE name = 'bad'"
+    level, found, advice = examine()
+    assert.same({ "warn", "'bad' has failed: it is too big",
+      "mend what it says, then nightshift schedules resume bad" }, { level, found, advice })
+    handle:schedule_remove "bad"
+    handle:execute [[INSERT INTO nightshift_served (holder, workers, handlers) VALUES (1, 1, '["other","tick"]')]]
+    handle:execute [[INSERT INTO nightshift_holder (id, kind, host, pid, boot_id, connection, started, beat, version)
+      VALUES (1, 'host', 'h', 1, '', 1, 1, 1, '')]]
+    for i, job in ipairs { "tick", "gone" } do
+      handle:execute([[INSERT INTO nightshift_schedule (name, definition, version, declared, next_at)
+        SELECT ?, JSON_SET(definition, '$.job', ?), 1, 1, 9000000000000000 + ? FROM nightshift_schedule LIMIT 1]],
+        job, job, i)
+    end
+    level, found, advice = examine()
+    assert.same({ "warn", "no live host has the handler of 'gone'",
+      "start a host with its script, or nightshift schedules remove gone" }, { level, found, advice })
+    handle:execute [[UPDATE nightshift_served SET handlers = '["other",null]']]
+    assert.equal("ok", (examine())) -- it may be among those that are not shown
+  end)
+
   it("of schedules that are there when they start, or come later", function()
     assert(handle:schedule { name = "early", every = 1, push = { "noop", { n = 1 }, { queue = "a" } } })
     local h = host.start(url, IDLE)
@@ -124,11 +160,11 @@ describe("hosts push ticks:", function()
   it("and go on when one cannot be pushed", function()
     assert(handle:schedule { name = "bad", every = 1, push = { "noop" } })
     assert(handle:schedule { name = "good", every = 1, push = { "good" } })
-    assert(handle:execute([[UPDATE nightshift_schedule SET definition = JSON_SET(definition, '$.zone', 'Mars')
-      WHERE name = 'bad']]))
+    assert(handle:execute([[UPDATE nightshift_schedule
+      SET definition = JSON_SET(definition, '$.queue', REPEAT('q', 65)) WHERE name = 'bad']]))
     local h = host.start(url, IDLE)
     eventually(function() return #jobs "good" >= 2 end)
-    assert.matches("no time zone 'Mars'", row("bad").error)
+    assert.matches("65 bytes", row("bad").error)
     assert.is_nil(row("bad").due)
     assert.equal("bad", host.events(select(2, h:text()), "schedule.failed")[1].name)
     assert(handle:schedule { name = "bad", every = 1, push = { "noop" } })
@@ -147,6 +183,27 @@ describe("hosts push ticks:", function()
     assert.is_string(failed.error)
     assert.is_nil(failed.next_at)
     stop(h)
+  end)
+
+  -- The first host without tzdata made such a schedule fail for all of them.
+  it("but for those of a zone that its machine lacks, which are left to hosts that have it", function()
+    assert(handle:schedule { name = "zoned", cron = "* * * * * *", zone = "Europe/Vienna", push = { "zoned" } })
+    assert(handle:schedule { name = "plain", every = 1, push = { "plain" } })
+    local h = host.start(url, IDLE, nil, { TZDIR = fixture.dir() })
+    eventually(function() return #jobs "plain" >= 3 end)
+    assert.same({ nil, nil, 0 }, { row("zoned").error, row("zoned").last, #jobs "zoned" })
+    assert.is_number(row("zoned").due)
+    local found, advice = select(2, examine())
+    assert.matches("^%S+ lacks the zone 'Europe/Vienna' of 'zoned'", found)
+    assert.matches("^install tzdata on %S+$", advice)
+    local other = host.start(url, IDLE)
+    eventually(function() return #jobs "zoned" >= 2 end)
+    stop(h)
+    stop(other)
+    local told = host.events(select(2, h:text()), "schedule.no_zone")
+    assert.equal(1, #told)
+    assert.equal("zoned", told[1].name)
+    assert.matches("there is no time zone 'Europe/Vienna'", select(2, h:text()), 1, true)
   end)
 
   it("when the server comes back", function()
@@ -298,7 +355,7 @@ describe("plans of schedules:", function()
     handle:transaction(function()
       for i = 1, 300 do handle:schedule { name = "s" .. i, every = 3600, push = { "x" } } end
     end)
-    for statement, plan in pairs { schedule_due = { "due", 10 }, schedule_next = { "due" },
+    for statement, plan in pairs { schedule_due = { "due", "[]", 10 }, schedule_next = { "due" },
       schedule_forgotten = { "declared", 10 }, schedule_declared = { "PRIMARY", [=[["s1"]]=] } } do
       local found
       for _, row in ipairs(assert(handle:execute("EXPLAIN " .. core.sql(statement), table.unpack(plan, 2)))) do
@@ -402,6 +459,27 @@ describe("the runner of schedules:", function()
     run({ declared(60) }, 5)
     assert.is_nil(handle:schedules()[1].error)
     assert.is_number(handle:schedules()[1].due)
+  end)
+
+  it("a zone that the machine gets is taken back", function()
+    assert(handle:schedule { name = "t", cron = "* * * * *", zone = "Europe/Vienna", push = { "x" } })
+    handle:execute "UPDATE nightshift_schedule SET next_at = 1"
+    local function lacked() return handle:execute "SELECT lacked_by FROM nightshift_schedule"[1].lacked_by end
+    local zone = require "nightshift.schedule.zone"
+    local open = zone.open
+    local _ <close> = setmetatable({}, { __close = function() zone.open = open end }) -- luacheck: ignore
+    zone.open = function(name) -- luacheck: ignore
+      if name == "UTC" then return open(name) end
+      return nil, "there is no time zone", "INVALID"
+    end
+    run({}, 0, function()
+      assert.is_string(lacked())
+      assert.is_nil(handle:schedules()[1].last)
+      zone.open = open -- luacheck: ignore
+    end, function() end)
+    assert.same({ "schedule.no_zone t" }, logged)
+    assert.is_nil(lacked())
+    assert.is_number(handle:schedules()[1].last)
   end)
 
   it("memory that runs out is no fault of a schedule", function()

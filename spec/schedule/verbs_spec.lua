@@ -90,11 +90,63 @@ describe("db:schedule", function()
     assert.same({ due, nil }, { row.due, row.error })
   end)
 
-  it("leaves no transaction behind when it raises", function()
+  -- The list raised, so that no schedule could be seen.
+  it("lists a row that a hand has broken with what is wrong, and mends it", function()
     assert(handle:schedule(daily()))
-    handle:execute [[UPDATE nightshift_schedule SET definition = '5']]
-    assert.is_false(pcall(handle.schedule_run, handle, "report"))
-    assert.is_true(handle:transaction(function() return true end))
+    assert(handle:schedule(daily { name = "other" }))
+    for broken, message in pairs {
+      ["'5'"] = "it is no object", ["'[]'"] = "job is no text",
+      ["JSON_SET(definition, '$.cron', 'x y')"] = "cron cannot be read",
+      ["JSON_REMOVE(JSON_SET(definition, '$.every', 0), '$.cron')"] = "every is no number of µs",
+      ["JSON_SET(definition, '$.options', JSON_OBJECT('timeout', 'x'))"] = "options.timeout is no whole number",
+    } do
+      handle:execute("UPDATE nightshift_schedule SET definition = " .. broken .. " WHERE name = 'report'")
+      local rows = assert(handle:schedules())
+      assert.same({ "other", "report" }, { rows[1].name, rows[2].name })
+      assert.same({ nil, {} }, { rows[1].error, rows[2].upcoming })
+      assert.equal("its definition cannot be read: " .. message, rows[2].error)
+      local id, why, code = handle:schedule_run "report"
+      assert.same({ nil, rows[2].error, "INVALID" }, { id, why, code })
+      assert.is_true(handle:schedule_pause "report")
+      assert.equal("INVALID", select(3, handle:schedule_resume "report"))
+      assert.is_true(handle:transaction(function() return true end))
+      assert.matches("report .*its definition cannot be read", (select(2, proc.nightshift({ "schedules" }, url))))
+      handle:schedule(daily())
+      assert.is_true(handle:schedule_resume "report")
+      assert.is_number(handle:schedules()[2].due)
+    end
+  end)
+
+  it("resume on a machine without the zone says so, and changes nothing", function()
+    assert(handle:schedule(daily()))
+    assert(handle:schedule_pause "report")
+    local open = zone.open
+    local _ <close> = setmetatable({}, { __close = function() zone.open = open end }) -- luacheck: ignore
+    zone.open = function() return nil, "there is no time zone", "INVALID" end -- luacheck: ignore
+    assert.same({ nil, "there is no time zone", "INVALID" }, { handle:schedule_resume "report" })
+    assert.is_true(handle:schedules()[1].paused)
+  end)
+
+  -- Schedules are looked for by hosts alone, and never on the way of a job.
+  it("costs verbs on jobs no statement", function()
+    local other <close> = assert(nightshift.open(url))
+    local q = other:queue "plain"
+    local function statements()
+      return tonumber(other:execute "SHOW SESSION STATUS LIKE 'Com_stmt_execute'"[1].Value)
+    end
+    local function cost()
+      local least = math.huge
+      for _ = 1, 4 do
+        local before = statements()
+        assert(q:push "a")
+        assert(q:claim()):ack()
+        least = math.min(least, statements() - before)
+      end
+      return least
+    end
+    local without = cost()
+    for i = 1, 20 do assert(handle:schedule { name = "s" .. i, every = 60, push = { "x" } }) end
+    assert.equal(without, cost())
   end)
 
   it("shows a thousand in a moment", function()

@@ -75,6 +75,18 @@ SELECT routine_name AS name, definer, security_type AS security
 FROM information_schema.routines
 WHERE routine_schema = DATABASE() AND routine_name LIKE 'nightshift%'
 
+-- name: doctor_schedules
+-- Params: names of handlers that hosts have ([name,…]); NULL: not all are known. Key: none, the
+-- whole table. No locks. Schedules that have failed, or are late by more than a minute. And those of
+-- zones that a host lacks, or of scripts that no host has the handler of.
+SELECT name, error, JSON_VALUE(definition, '$.zone') AS zone, version IS NOT NULL AS declared,
+  IF(next_at < {now} - 60000000, {now} - next_at, NULL) AS late,
+  IF(lacked_at > {now} - 7200000000, lacked_by, NULL) AS lacked,
+  version IS NOT NULL AND NOT JSON_CONTAINS(?, JSON_EXTRACT(definition, '$.job')) AS unserved
+FROM nightshift_schedule WHERE definition <> 'null' AND NOT paused
+HAVING error IS NOT NULL OR late IS NOT NULL OR lacked IS NOT NULL OR unserved = 1
+ORDER BY name LIMIT 1000
+
 -- name: doctor_scripts
 -- The scripts of the hosts that are not known dead, and the outcome of their last reading; ago:
 -- µs since its end. Index: small tables; PRIMARY of holder.

@@ -13,11 +13,12 @@ JOIN nightshift_schedule s FORCE INDEX (PRIMARY) ON s.name = v.name
 WHERE s.version IS NOT NULL AND s.error IS NULL
 
 -- name: schedule_due
--- Params: how many. Key: due, a range from its begin; locks its rows, skipping rows that other
--- hosts have. Schedules that are due, the oldest tick first.
+-- Params: zones that this machine lacks ([name,…]), how many. Key: due, a range from its begin; locks
+-- its rows, skipping rows that other hosts have. Schedules that are due, the oldest tick first.
 SELECT name, definition, next_at, {now} AS now
 FROM nightshift_schedule FORCE INDEX (due)
-WHERE next_at <= {now} ORDER BY next_at LIMIT ? FOR UPDATE SKIP LOCKED
+WHERE next_at <= {now} AND NOT JSON_CONTAINS(?, COALESCE(JSON_EXTRACT(definition, '$.zone'), '0'))
+ORDER BY next_at LIMIT ? FOR UPDATE SKIP LOCKED
 
 -- name: schedule_end
 -- Params: name, when it was last declared. Key: PRIMARY. One that no script declares any more,
@@ -38,6 +39,13 @@ WHERE declared < {now} - ? LIMIT 1000
 -- Params: name. Key: PRIMARY; locks the row.
 SELECT definition, next_at, paused = 1 AS paused, version, declared, error, {now} AS now
 FROM nightshift_schedule WHERE name = ? FOR UPDATE
+
+-- name: schedule_lack
+-- Params: [name,…], a machine that lacks their zones; NULL: it has got them. Key: PRIMARY, one
+-- row at a time, which it locks.
+UPDATE JSON_TABLE(?, '$[*]' COLUMNS (name VARCHAR(100) {bytes} PATH '$')) v
+STRAIGHT_JOIN nightshift_schedule s FORCE INDEX (PRIMARY) ON s.name = v.name
+SET s.lacked_by = ?, s.lacked_at = {now}
 
 -- name: schedule_list
 -- All schedules, by name: the whole table. No locks.

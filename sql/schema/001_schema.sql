@@ -458,7 +458,8 @@ CREATE TABLE nightshift_owed (
 -- tick, NULL: paused, or it has none any more. version: when the scripts that declare it were
 -- loaded, declared: when a host last said so; NULL: it is a program's. last_at, last_job: the
 -- last tick that was pushed, and its job. skipped: ticks without a job of their own. error: why
--- its job could not be pushed, so that it has no ticks.
+-- its job could not be pushed, so that it has no ticks. lacked_by: the machine of a host that lacks
+-- the zone, and has left its ticks to others. lacked_at: when it said so last.
 CREATE TABLE nightshift_schedule (
   name VARCHAR(100) NOT NULL PRIMARY KEY,
   definition MEDIUMTEXT NOT NULL,
@@ -470,6 +471,8 @@ CREATE TABLE nightshift_schedule (
   last_job BIGINT NULL,
   skipped BIGINT NOT NULL DEFAULT 0,
   error VARCHAR(500) NULL,
+  lacked_by VARCHAR(255) NULL,
+  lacked_at BIGINT NULL,
   KEY due (next_at),
   KEY declared (declared),
   CONSTRAINT schedule_name_length CHECK (LENGTH(name) BETWEEN 1 AND 100),

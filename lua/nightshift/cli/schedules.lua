@@ -19,6 +19,7 @@ end
 
 --- "0 3 * * * Europe/Vienna", "every 10m".
 local function when(row)
+  if not row.every and not row.cron then return nil end -- it cannot be read
   if row.every then return "every " .. output.span(row.every) end
   return row.zone == "UTC" and row.cron or row.cron .. " " .. row.zone
 end
@@ -36,7 +37,7 @@ local COLUMNS = {
   { title = "NAME", get = function(row) return output.one_line(row.name, 40) end },
   { title = "WHEN", get = when },
   { title = "QUEUE", get = function(row) return row.queue end },
-  { title = "JOB", get = function(row) return output.one_line(row.job, 40) end },
+  { title = "JOB", get = function(row) return row.job and output.one_line(row.job, 40) end },
   { title = "LAST", get = function(row) return output.time(row.last) end },
   { title = "NEXT", get = function(row) return output.time(row.due) end },
   { title = "", get = remark },

@@ -67,7 +67,7 @@ local ORDER = {
   "server", "connection", "clock", "isolation", "settings", "durability", "binlog", "writable",
   "schema", "tables", "write", "ids", "procedures", "grants", "ring", "locks", "plans", "timeouts",
   "connections", "statements", "tmpdir", "transactions", "handlers", "paused", "holders", "scripts", "lost",
-  "adopted",
+  "adopted", "schedules",
 }
 
 local function check_of(name)

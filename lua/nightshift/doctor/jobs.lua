@@ -1,5 +1,5 @@
 --- Checks of jobs, and of hosts and holders: handlers, holders, scripts, lost jobs, adopted
--- tables. A check is a function of this table by its name; nightshift.doctor has the form of
+-- tables, schedules. A check is a function of this table by its name; nightshift.doctor has the form of
 -- its results.
 
 local core = require "nightshift.core"
@@ -39,6 +39,49 @@ function checks.paused(seen)
   end
   return "warn", "paused: " .. table.concat(texts, ", "), "nightshift resume " .. table.concat(ends, " ")
 end
+
+-- ------------------------------------------------------------------ schedules
+
+local SHOWN = 5
+
+--- What is wrong with a schedule, and what to do about it.
+local function trouble_of(row, lives)
+  local name = row.name
+  if row.error then
+    return ("'%s' has failed: %s"):format(name, row.error),
+      ("mend what it says, then nightshift schedules resume %s"):format(name)
+  elseif row.late then
+    local zoned = row.zone ~= "UTC" and (", of the zone '%s'"):format(row.zone or "?") or ""
+    return ("'%s'%s is late by %s"):format(name, zoned, units.span(row.late / 1000000)),
+      row.lacked and "install tzdata on " .. row.lacked or not lives and "start a host: nightshift work"
+      or "look for schedule.error and schedule.no_zone in the logs of the hosts"
+  elseif row.lacked then
+    return ("%s lacks the zone '%s' of '%s', which other hosts push"):format(row.lacked, row.zone or "?", name),
+      "install tzdata on " .. row.lacked
+  end
+  return ("no live host has the handler of '%s'"):format(name),
+    ("start a host with its script, or nightshift schedules remove %s"):format(name)
+end
+
+function checks.schedules(seen)
+  if seen.calls_only then return "ok", CALLS_ONLY end
+  if not seen.tables then return "warn", NOT_LOOKED_AT, "see schema" end
+  local names, lives = hosts.names(seen.handle)
+  local rows = ask(seen, "doctor_schedules", names and core.encode(core.array(names)))
+  if not rows then return "ok", "not looked at: this user may not read them" end
+  if #rows == 0 then return "ok", "no schedule has failed, is late, or is without a host that runs its jobs" end
+  local found, advice, known = {}, {}, {}
+  for i = 1, math.min(#rows, SHOWN) do
+    local text, what = trouble_of(rows[i], lives == true)
+    found[i] = text
+    if not known[what] then advice[#advice + 1] = what end
+    known[what] = true
+  end
+  if #rows > SHOWN then found[#found + 1] = ("and %d more"):format(#rows - SHOWN) end
+  return "warn", table.concat(found, "; "), table.concat(advice, "; ")
+end
+
+-- --------------------------------------------------------------------- holders
 
 local SILENT = 30 * 1000000 -- µs without a beat after which a host is dead
 

@@ -47,6 +47,27 @@ local function known_by(rows)
   return lives and names or nil
 end
 
+--- The names of handlers of all hosts, those that ended within a minute among them. Nil without a
+-- message: a host has more names than it shows.
+---@param handle userdata core handle
+---@return string[]? names
+---@return boolean|string? lives does any host live? Or the message
+---@return string? code
+function hosts.names(handle)
+  local served, message, code = handle:execute "@report_served"
+  if not served then return nil, message, code end
+  local names, lives = {}, false
+  for _, row in ipairs(served) do
+    lives = lives or row.lives == 1
+    for _, name in ipairs(core.decode(row.handlers)) do
+      if name == core.null then names = nil end
+      if names then names[#names + 1] = name end
+    end
+    if not names then return nil, lives end
+  end
+  return names, lives
+end
+
 --- Ready jobs with a name that no live host knows; none while no host lives at all.
 ---@param handle userdata core handle
 ---@return {queue: string, name: string, n: integer, waited: integer, near: string?}[]? rows

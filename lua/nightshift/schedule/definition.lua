@@ -3,8 +3,9 @@
 -- A definition is kept as JSON in its row of nightshift_schedule. Durations in it are microseconds,
 -- as everywhere in tables.
 --
--- Invariant: a definition that was accepted once has a zone and an expression that can be read.
--- So only a change of the system's tzdata can break it later.
+-- Invariant: a definition that was accepted once has an expression that can be read, and a zone that
+-- the machine knew which accepted it. So only a hand can break it later (`read` says so), and only a
+-- machine without the zone cannot tell its ticks.
 
 local core = require "nightshift.core"
 local cron = require "nightshift.schedule.cron"
@@ -179,7 +180,7 @@ function definition.same_as(text, def) return same(core.decode(text), def) end
 ---@param def nightshift.Schedule
 function definition.same_times(text, def)
   local other = core.decode(text)
-  return other.cron == def.cron and other.every == def.every and other.zone == def.zone
+  return type(other) == "table" and other.cron == def.cron and other.every == def.every and other.zone == def.zone
 end
 
 -- ------------------------------------------------------------------------- ticks
@@ -189,6 +190,34 @@ local last = {} -- the expression that was read last: who asks for a tick mostly
 local function expression_of(text)
   if last.text ~= text then last = { text = text, expression = cron.parse(text) } end
   return last.expression
+end
+
+--- What makes a value no definition; nil: it is one.
+local function fault_of(def)
+  if type(def) ~= "table" then return "it is no object" end
+  for _, field in ipairs { "job", "queue", "zone" } do
+    if type(def[field]) ~= "string" then return field .. " is no text" end
+  end
+  if type(def.options) ~= "table" then return "options is no object" end
+  for key, value in pairs(def.options) do
+    if math.type(value) ~= "integer" then return ("options.%s is no whole number"):format(key) end
+  end
+  if def.cron == nil then
+    return not (math.type(def.every) == "integer" and def.every >= SECOND) and "every is no number of µs" or nil
+  end
+  return not (type(def.cron) == "string" and expression_of(def.cron)) and "cron cannot be read" or nil
+end
+
+--- The definition that a row has. A row may have been changed by hand.
+---@param text string JSON
+---@return nightshift.Schedule|nil
+---@return string? message
+---@return string? code
+function definition.read(text)
+  local def = core.decode(text)
+  local fault = fault_of(def)
+  if fault then return nil, ("its definition cannot be read: %s"):format(fault), "INVALID" end
+  return def
 end
 
 local function next_cron(def, after)

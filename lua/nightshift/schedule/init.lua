@@ -10,6 +10,7 @@
 local core = require "nightshift.core"
 local definition = require "nightshift.schedule.definition"
 local options = require "nightshift.options"
+local zone = require "nightshift.schedule.zone"
 
 local schedule = {}
 
@@ -136,19 +137,23 @@ local function next_times(def, row)
   return list
 end
 
+--- A row that a hand has broken is shown with that as its error.
 local function shown(row)
-  local def = core.decode(row.definition)
+  local def, message = definition.read(row.definition)
+  local list = { name = row.name, paused = row.paused == 1, declared = row.version ~= nil, upcoming = {},
+    last = row.last_at and row.last_at / SECOND, last_id = row.last_job, skipped = row.skipped,
+    error = row.error or message }
+  if not def then return list end
   local times = next_times(def, row)
   local spans = {}
   for key, value in pairs(def.options) do
     local is_span = key == "backoff" or key == "timeout" or key == "deadline"
     spans[key] = is_span and value / SECOND or value
   end
-  return { name = row.name, cron = def.cron, every = def.every and def.every / SECOND,
-    zone = def.cron and def.zone or nil, queue = def.queue, job = def.job, payload = def.payload,
-    options = next(spans) and spans or nil, missed = def.missed, overlap = def.overlap,
-    paused = row.paused == 1, declared = row.version ~= nil, due = times[1], upcoming = times,
-    last = row.last_at and row.last_at / SECOND, last_id = row.last_job, skipped = row.skipped, error = row.error }
+  list.cron, list.every, list.zone = def.cron, def.every and def.every / SECOND, def.cron and def.zone or nil
+  list.queue, list.job, list.payload, list.options = def.queue, def.job, def.payload, next(spans) and spans or nil
+  list.missed, list.overlap, list.due, list.upcoming = def.missed, def.overlap, times[1], times
+  return list
 end
 
 --- All schedules, by name.
@@ -177,6 +182,17 @@ end
 
 -- -------------------------------------------------------------------- changing
 
+--- The next tick of a row from now on; nil: there is none any more. With a message: it cannot be told
+-- on this machine.
+local function next_tick(row)
+  local def, message, code = definition.read(row.definition)
+  if not def then return nil, message, code end
+  local known
+  known, message, code = zone.open(def.zone)
+  if not known then return nil, message, code end
+  return definition.next(def, row.now)
+end
+
 --- Stops its ticks, or lets them go on, those of a schedule that has failed, too; what was between
 -- is not made up for.
 ---@param handle userdata core handle
@@ -191,7 +207,10 @@ function schedule.pause(handle, name, paused)
     if not row then return nil, why, kind end
     local next_at = row.next_at
     if paused then next_at = nil
-    elseif row.paused == 1 or row.error then next_at = definition.next(core.decode(row.definition), row.now) end
+    elseif row.paused == 1 or row.error then
+      next_at, why, kind = next_tick(row)
+      if not next_at and why then return nil, why, kind end
+    end
     return ask(handle, "schedule_pause", next_at, paused, next_at, name)
   end)
   if not ok then return nil, message, code end
@@ -233,8 +252,9 @@ function schedule.run(handle, name)
   local id, message, code = transaction(handle, function()
     local row, why, kind = find(handle, name)
     if not row then return nil, why, kind end
-    local def = core.decode(row.definition)
-    local ids
+    local def, ids
+    def, why, kind = definition.read(row.definition)
+    if not def then return nil, why, kind end
     ids, why, kind = handle:push(def.queue, { schedule.entry(name, def) })
     if not ids then return nil, why, kind end
     return ids[1]

@@ -14,6 +14,7 @@ local zone = require "nightshift.schedule.zone"
 
 ---@class nightshift.schedule.Runner
 ---@field host table functions of the host: wait, declared, log, fired
+---@field missing table<string, string[]> zones that this machine lacks, and schedules that it has left
 local runner = {}
 runner.__index = runner
 
@@ -26,13 +27,19 @@ local MOST = 1000    -- ... and about as many jobs; signs that one statement giv
 
 local function ask(self, statement, ...) return self.handle:execute("@" .. statement, ...) end
 
+local function machine()
+  local file <close> = io.open "/proc/sys/kernel/hostname"
+  return file and file:read "l" or "?"
+end
+
 -- ------------------------------------------------------------------------ ticks
 
---- The ticks that a row pushes now, and its next one: {row, def, ticks, next_at}.
+--- The ticks that a row pushes now, and its next one: {row, def, ticks, next_at}. Without ticks: this
+-- machine does not know its zone.
 local function plan_of(row, most)
-  local def = core.decode(row.definition)
-  local known, message, code = zone.open(def.zone)
-  if not known then return nil, message, code end
+  local def, message, code = definition.read(row.definition)
+  if not def then return nil, message, code end
+  if not zone.open(def.zone) then return { row = row, def = def } end
   local ticks = definition.due(def, row.next_at, row.now)
   if #ticks > most then ticks = table.move(ticks, #ticks - most + 1, #ticks, 1, {}) end
   return { row = row, def = def, ticks = ticks, next_at = definition.next(def, row.now, row.next_at) }
@@ -91,26 +98,61 @@ local function move(self, plans)
   return ask(self, "schedule_move", core.encode(list, math.maxinteger))
 end
 
+--- Leaves schedules with zones that this machine does not know to hosts that know them. Their rows
+-- say so, for the doctor.
+local function leave(self, plans)
+  local names = core.array {}
+  for i, plan in ipairs(plans) do
+    local name, where = plan.row.name, plan.def.zone
+    names[i] = name
+    self.missing[where] = self.missing[where] or core.array {}
+    table.insert(self.missing[where], name)
+    if not self.told_zones[where] then
+      self.told_zones[where] = true
+      self.host.log("warn", "schedule.no_zone", name, (select(2, zone.open(where))))
+    end
+  end
+  return ask(self, "schedule_lack", core.encode(names), machine())
+end
+
+--- Takes schedules back with zones that this machine has got meanwhile.
+local function take_back(self)
+  for where, names in pairs(self.missing) do
+    if zone.open(where) then
+      local ok, message, code = ask(self, "schedule_lack", core.encode(names), nil)
+      if not ok then return nil, message, code end
+      self.missing[where] = nil
+    end
+  end
+  return true
+end
+
+local function zones_of(missing)
+  local list = core.array {}
+  for where in pairs(missing) do list[#list + 1] = where end
+  return core.encode(list)
+end
+
 --- Pushes the due ticks of up to n rows; returns how many rows.
 local function fire(self, n)
-  local rows, message, code = ask(self, "schedule_due", n)
+  local rows, message, code = ask(self, "schedule_due", zones_of(self.missing), n)
   if not rows then return nil, message, code end
-  local plans, jobs = {}, 0
+  local plans, left, jobs = {}, {}, 0
   self.first = rows[1] and rows[1].name
   for _, row in ipairs(rows) do
     if jobs >= MOST then break end
     local plan
     plan, message, code = plan_of(row, MOST)
     if not plan then return nil, message, code end
-    plans[#plans + 1] = plan
-    jobs = jobs + #plan.ticks
+    table.insert(plan.ticks and plans or left, plan)
+    jobs = jobs + #(plan.ticks or {})
   end
-  if #plans == 0 then return 0 end
-  local ok
-  ok, message, code = push_all(self, plans)
-  if ok then ok, message, code = move(self, plans) end
+  local ok = true
+  if #left > 0 then ok, message, code = leave(self, left) end
+  if ok and #plans > 0 then ok, message, code = push_all(self, plans) end
+  if ok and #plans > 0 then ok, message, code = move(self, plans) end
   if not ok then return nil, message, code end
-  return #plans
+  return #plans + #left
 end
 
 --- A schedule with a job that cannot be pushed has no ticks any more, until it is changed.
@@ -237,10 +279,13 @@ end
 local function round(self)
   local _, generation = self.host.declared()
   local now = core.clock()
+  local ok, message, code = take_back(self)
+  if not ok then return nil, message, code end
   if generation ~= self.generation or now >= self.declare_at then
-    local ok, message, code = declare(self)
+    ok, message, code = declare(self)
     if not ok then return nil, message, code end
     self.declare_at = now + DECLARE
+    self.missing = {} -- their rows say so anew
   end
   return fire_all(self)
 end
@@ -284,8 +329,8 @@ end
 function runner.open(connection, host)
   local db, message, code = nightshift.open(connection)
   if not db then return nil, message, code end
-  return setmetatable({ db = db, handle = db._handle, host = host, told = {}, declare_at = -math.huge,
-    generation = 0 }, runner)
+  return setmetatable({ db = db, handle = db._handle, host = host, told = {}, told_zones = {}, missing = {},
+    declare_at = -math.huge, generation = 0 }, runner)
 end
 
 return runner

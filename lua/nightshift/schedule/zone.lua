@@ -168,10 +168,11 @@ local function parse(data)
   return { changes = changes, first = first or 0, rule = read_rule(footer) }
 end
 
+-- $TZDIR stands in place of the system's folders, as for the C library.
 local function read_file(name)
-  local folders = { os.getenv "TZDIR", table.unpack(FOLDERS) }
-  for i = 1, #FOLDERS + 1 do
-    local file <close> = folders[i] and io.open(folders[i] .. "/" .. name, "rb")
+  local own = os.getenv "TZDIR"
+  for _, folder in ipairs(own and { own } or FOLDERS) do
+    local file <close> = io.open(folder .. "/" .. name, "rb")
     local data = file and file:read "a"
     if data then return data end
   end
