@@ -108,6 +108,24 @@ describe("the pages", function()
     assert.is_true(n > 100)
   end)
 
+  it("compare features, and name a spec for each that there is", function()
+    local wrong, n = {}, 0
+    for line in read "doc/comparison.md":gmatch "\n| (%w[^\n]+)" do
+      local feature, ours = line:match "^(.-) | (.-) |"
+      local specs, missing = 0, 0
+      for path in ours:gmatch "`(spec/[^`]+)`" do
+        specs = specs + 1
+        if not exists(path) then missing = missing + 1 end
+      end
+      local has = ours:find "^yes" or ours:find "^part"
+      local right = has and specs > 0 and missing == 0 or ours:find "^no$" or ours:find "^no, "
+      if not right then wrong[#wrong + 1] = feature .. ": " .. ours end
+      n = n + 1
+    end
+    assert.same({}, wrong)
+    assert.is_true(n > 50)
+  end)
+
   it("name symbols in C and statements in SQL that exist", function()
     local words, n = {}, 0
     for _, path in ipairs(listed "ls src/*/*.[ch] src/*/*/*.[ch] sql/*/*.sql sql/*.sql lua/nightshift/*/*.lua") do

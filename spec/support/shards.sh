@@ -16,7 +16,7 @@ mkdir -p "$todo"
 
 count=6
 first="core/cut core/servers host/outage host/workers core/scale host/drain designs/remedies tree/poll
-  examples bench core/interrupts core/ring source/host tree/prune host/queues host/handlers
+  examples testing bench core/interrupts core/ring source/host tree/prune host/queues host/handlers
   host/limits core/schema core/liveness core/mend cli/arguments tree/dag designs/migration
   tree/children faults pages host/log host/reload host/start host/death core/rescue
   tree/results source/claim core/listen designs/commands tree/priority tree/held source/admin

@@ -152,3 +152,7 @@ REPLACE INTO nightshift_meta (name, value) VALUES ('testing', ?)
 -- name: testing_tables
 -- How many tables and views the database has.
 SELECT COUNT(*) AS n FROM information_schema.tables WHERE table_schema = DATABASE()
+
+-- name: testing_tick
+-- Key: due of schedule, its first row. No locks. Does a schedule tick now?
+SELECT COUNT(*) AS due FROM nightshift_schedule FORCE INDEX (due) WHERE next_at <= {now}

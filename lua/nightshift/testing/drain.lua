@@ -152,6 +152,11 @@ end
 -- a host does. Gives the first trouble.
 local function tick(self)
   local trouble
+  if self.ticker or #self.set.schedules == 0 then
+    local rows, message, code = self.kit._handle:execute "@testing_tick"
+    if not rows then return nil, message, code end
+    if rows[1].due == 0 then return true end
+  end
   self.ticker = self.ticker or setmetatable({ db = { close = function() end }, handle = self.kit._handle, told = {},
     declare_at = -math.huge, generation = 0 }, runner)
   self.ticker.host = {
@@ -256,23 +261,32 @@ local function run_queue(self, queue)
   end
 end
 
---- Runs what is ready now, in all queues. How many jobs.
+--- Runs what is ready, in all queues, until nothing is. How many jobs.
+local function run_queues(self)
+  local n, before = 0
+  if #self.set.names == 0 then return 0 end
+  repeat
+    before = n
+    local rows, message, code = self.kit._handle:execute "@testing_queues"
+    if not rows then return nil, message, code end
+    for _, row in ipairs(rows) do
+      local ran
+      ran, message, code = run_queue(self, row.name)
+      if not ran then return nil, message, code end
+      n = n + ran
+    end
+  until n == before
+  return n
+end
+
+--- What is due now is ready, as are jobs of due ticks and of claims that are over; runs all of it. How
+-- many jobs.
 local function round(self)
   local ok, message, code = drain.due(self.kit, 0)
   if ok then ok, message, code = tick(self) end
   if ok then ok, message, code = self.work._handle:look(0) end
   if not ok then return nil, message, code end
-  local rows
-  local n = 0
-  rows, message, code = self.kit._handle:execute "@testing_queues"
-  if not rows then return nil, message, code end
-  for _, row in ipairs(rows) do
-    local ran
-    ran, message, code = run_queue(self, row.name)
-    if not ran then return nil, message, code end
-    n = n + ran
-  end
-  return n
+  return run_queues(self)
 end
 
 --- The same; after a death of the process another one goes on.
@@ -302,12 +316,10 @@ local function rounds(self)
   repeat
     local n, message, code = try_round(self)
     if not n then return nil, message, code end
-    local more = n > 0
-    if not more and self.scheduled then
-      more, message, code = skip(self)
-      if more == nil then return nil, message, code end
-    end
-  until not more
+    local skipped = false
+    if self.scheduled then skipped, message, code = skip(self) end
+    if skipped == nil then return nil, message, code end
+  until n == 0 and not skipped
   return true
 end
 
