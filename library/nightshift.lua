@@ -1351,10 +1351,10 @@ function Testing:clean() end
 --- Runs ready jobs to their ends, in this process.
 ---@param handlers table<string, any>|string|string[] handlers by name, or files
 ---@param opts {may_fail: boolean?, scheduled: boolean?, runs: integer?}?
----@return nightshift.Drained|nil
+---@return nightshift.TestedJobs|nil
 ---@return string? message
 ---@return nightshift.Code? code FAILED: a handler has failed, or there is no end
----@return nightshift.Drained? counts with FAILED
+---@return nightshift.TestedJobs? counts with FAILED
 function Testing:drain(handlers, opts) end
 
 --- So much time passes for all that is in the database.
@@ -1391,7 +1391,7 @@ function Testing:close() end
 ---| "transaction.before_commit"
 ---| "transaction.after_commit"
 
----@class nightshift.Drained
+---@class nightshift.TestedJobs
 ---@field runs integer
 ---@field done integer
 ---@field failed integer attempts

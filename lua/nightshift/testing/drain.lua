@@ -67,7 +67,7 @@ end
 ---@class nightshift.Drain one drain
 ---@field kit nightshift.Testing
 ---@field set nightshift.Handlers
----@field counts nightshift.Drained
+---@field counts nightshift.TestedJobs
 ---@field work nightshift.Db claims and settles
 ---@field run function of worker.parts
 ---@field reset function
@@ -352,10 +352,10 @@ local OPTIONS = { may_fail = options.typed "boolean", scheduled = options.typed 
 ---@param kit nightshift.Testing
 ---@param given table|string
 ---@param opts {may_fail: boolean?, scheduled: boolean?, runs: integer?}?
----@return nightshift.Drained|nil
+---@return nightshift.TestedJobs|nil
 ---@return string? message
 ---@return string? code
----@return nightshift.Drained? counts
+---@return nightshift.TestedJobs? counts
 function drain.run(kit, given, opts)
   local read, message, code = options.read("drain", opts, OPTIONS)
   if not read then return nil, message, code end

@@ -327,10 +327,10 @@ end
 --- Runs ready jobs to their ends, in this process: see drain.lua.
 ---@param handlers table|string handlers by name, or a file, or a list of files
 ---@param opts {may_fail: boolean?, scheduled: boolean?, runs: integer?}?
----@return nightshift.Drained|nil
+---@return nightshift.TestedJobs|nil
 ---@return string? message
 ---@return string? code
----@return nightshift.Drained? counts
+---@return nightshift.TestedJobs? counts
 function methods:drain(handlers, opts)
   own(self, "drain")
   return options.values(drain.run(self, handlers, opts))
