@@ -930,7 +930,8 @@ local Queue = {}
 
 ---@class nightshift.Unique
 ---@field key string any text of 1 to 190 characters, compared byte by byte
----@field on_conflict "refuse"|"keep"|nil when a live job has the key: `DUPLICATE` (default), or nothing is pushed and
+---@field period nightshift.Duration? from the push: a job that is done sooner has the key until then
+---@field on_conflict "refuse"|"keep"|nil when a job has the key: `DUPLICATE` (default), or nothing is pushed and
 ---the id is that job's; not in flows and for children
 
 ---@class nightshift.PushOptions
@@ -955,18 +956,18 @@ local Queue = {}
 ---@param payload any encoded as JSON; nil is null
 ---@param opts nightshift.PushOptions?
 ---@return integer? id
----@return string? message
+---@return string? message; or `kept`: nothing was pushed, the id is that of the job with the key
 ---@return nightshift.Code? code `INVALID`, `TOO_BIG`, `DUPLICATE`, `GONE`, `BUSY`, `DENIED`
----@return integer? holder with `DUPLICATE`: the live job that has the key
+---@return integer? holder with `DUPLICATE`: the job that has the key
 function Queue:push(name, payload, opts) end
 
 --- Pushes many jobs in one transaction, all or none. A list with holes or
 --- other keys raises.
 ---@param items {[1]: string, [2]: any, [3]: nightshift.PushOptions?}[]
 ---@return integer[]? ids
----@return string? message
+---@return string|table<integer, "kept">|nil message; or `kept` by place, as of `push`
 ---@return nightshift.Code? code
----@return integer? holder with `DUPLICATE`: the live job that has the key
+---@return integer? holder with `DUPLICATE`: the job that has the key
 function Queue:push_many(items) end
 
 --- Claims one job; a bare nil when none came within `wait`. With `lease` it is

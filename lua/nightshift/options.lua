@@ -314,24 +314,6 @@ local function unique(value, what)
   return nil, ("%s has %d characters, the limit is %d"):format(what, length, MAX_UNIQUE)
 end
 
-local CONFLICT = { key = unique, on_conflict = options.one_of("refuse", "keep") }
-
---- Check: a key, or {key =, on_conflict =}; gives the latter.
-local function unique_push(value, what)
-  if type(value) ~= "table" then
-    if type(value) ~= "string" then
-      raise("%s must be a string or {key =, on_conflict =}, got %s", what, type(value))
-    end
-    local key, message = unique(value, what)
-    if not key then return nil, message end
-    return { key = key }
-  end
-  local read, message = options.read(what, value, CONFLICT)
-  if not read then return nil, message end
-  if not read.key then raise("%s has no key", what) end
-  return read
-end
-
 --- Makes a check for a duration of a job, at least so many µs long.
 local function span(least)
   return function(value, what)
@@ -341,6 +323,25 @@ local function span(least)
     if us <= CENTURY * 1000000 then return us end
     return nil, ("%s must be at most %d s (100 years), got %s"):format(what, CENTURY, value)
   end
+end
+
+local CONFLICTS = { refuse = 0, keep = 1 } -- as the core has them
+local UNIQUE = { key = unique, period = span(1), on_conflict = options.one_of("refuse", "keep") }
+
+--- Check: a key, or {key =, period =, on_conflict =}; gives the latter.
+local function unique_push(value, what)
+  if type(value) ~= "table" then
+    if type(value) ~= "string" then
+      raise("%s must be a string or {key =, period =, on_conflict =}, got %s", what, type(value))
+    end
+    local key, message = unique(value, what)
+    if not key then return nil, message end
+    return { key = key }
+  end
+  local read, message = options.read(what, value, UNIQUE)
+  if not read then return nil, message end
+  if not read.key then raise("%s has no key", what) end
+  return read
 end
 
 -- How often something may happen to a job before it is dead.
@@ -441,7 +442,9 @@ function options.entry(verb, name, payload, given, known)
   entry.name, entry.payload = name, payload
   entry.on_fail_run, entry.on_fail = entry.on_fail == "run" and 1 or nil, nil
   local own = entry.unique
-  if own then entry.unique, entry.keep = own.key, own.on_conflict == "keep" and 1 or nil end
+  if own then
+    entry.unique, entry.period, entry.on_conflict = own.key, own.period, CONFLICTS[own.on_conflict]
+  end
   return entry
 end
 

@@ -113,9 +113,9 @@ end
 ---@param payload any encoded as JSON; nil is null
 ---@param opts nightshift.PushOptions?
 ---@return integer|nil id
----@return string? message
+---@return string? message, or "kept": nothing was pushed, the id is of the job that has the key
 ---@return string? code
----@return integer? holder with DUPLICATE: the live job that has the key
+---@return integer? holder with DUPLICATE: the job that has the key
 function methods:push(name, payload, opts, extra)
   local handle = live(self, "push")
   options.no_more("push", "name, payload and options", extra)
@@ -124,6 +124,7 @@ function methods:push(name, payload, opts, extra)
   local ids, holder
   ids, message, code, holder = handle:push(self.name, { entry })
   if not ids then return nil, message, code, holder end
+  if message then return ids[1], message[1] end
   return ids[1]
 end
 
@@ -164,9 +165,9 @@ end
 --- Pushes many jobs in one transaction: all or none.
 ---@param items table[] each {name, payload, options}
 ---@return integer[]|nil ids in the order of the items
----@return string? message
+---@return string|table|nil message, or "kept" by place, where the id is of the job that has the key
 ---@return string? code
----@return integer? holder with DUPLICATE: the live job that has the key
+---@return integer? holder with DUPLICATE: the job that has the key
 function methods:push_many(items)
   local handle = live(self, "push_many")
   local entries = {}

@@ -282,6 +282,19 @@ describe("nightshift push --unique --on-conflict", function()
     assert.equal(1, (push()))
   end)
 
+  it("has a period, over the end of the job", function()
+    local own <close> = assert(nightshift.open(url))
+    local exit, id = proc.nightshift({ "push", "p", "n", "--unique", "k", "--unique-period", "10m" }, url)
+    assert.equal(0, exit)
+    assert(own:queue "p":claim():ack())
+    local again, _, err = proc.nightshift({ "push", "p", "n", "--unique", "k" }, url)
+    assert.equal(1, again)
+    assert.is_truthy(err:find(("held by job %s, which is done"):format(id:match "%d+"), 1, true), err)
+    for _, bad in ipairs { { "--unique-period", "1" }, { "--unique", "k", "--unique-period", "soon" } } do
+      assert.equal(2, (proc.nightshift({ "push", "p", "n", table.unpack(bad) }, url)))
+    end
+  end)
+
   it("wants a key, and one of its words", function()
     local exit, _, err = proc.nightshift({ "push", "q", "n", "--on-conflict", "keep" }, url)
     assert.equal(2, exit)

@@ -1,6 +1,8 @@
 -- Pushes: durable, all or none, never doubled, never in the way.
 
+local crew = require "spec.support.crew"
 local db = require "spec.support.db"
+local ledger = crew.ledger
 local nightshift = require "nightshift"
 local nst = require "nst"
 local proc = require "spec.support.proc"
@@ -431,6 +433,15 @@ describe("unique keys:", function()
       assert.not_equal(id, assert(q:push("a", 2, keep "k")))
     end)
 
+    it("is told by a second value when it was kept, of many by place", function()
+      local id = assert(q:push("a", 1, keep "k"))
+      assert.same({ id, "kept", n = 2 }, table.pack(q:push("a", 2, keep "k")))
+      assert.same({ n = 1 }, { n = select("#", q:push("a", 2, keep "other")) })
+      local ids, kept = q:push_many { { "x" }, { "a", 2, keep "k" }, { "y" } }
+      assert.same({ id, { [2] = "kept" } }, { ids[2], kept })
+      assert.equal(1, select("#", q:push_many { { "x" }, { "y" } }))
+    end)
+
     it("wants a key, words that are known, and a job of its own", function()
       for bad, words in pairs {
         ["has no key"] = { on_conflict = "keep" },
@@ -448,6 +459,237 @@ describe("unique keys:", function()
       assert.is_truthy(message:find("is its own job", 1, true), message)
       assert(q:push("a"))
       assert.has_error(function() q:claim():spawn("b", 1, keep "k") end)
+    end)
+  end)
+
+  -- A period: a job that is done sooner keeps the key until then.
+  describe("a key with a period", function()
+    local handle, q
+
+    with_database(function(...) handle, q = ... end)
+
+    local function held(period, words)
+      return { unique = { key = "k", period = period or "10m", on_conflict = words } }
+    end
+
+    --- As if so many seconds had passed.
+    local function pass(seconds)
+      handle:execute([[UPDATE nightshift_unique_key SET held = held - ?, until = until - ?]], seconds * 1000000,
+        seconds * 1000000)
+    end
+
+    local function keys() return handle:execute "SELECT COUNT(*) AS n FROM nightshift_unique_key"[1].n end
+
+    it("is held over the end of its job, which is done, and then is the next push's", function()
+      local id = assert(q:push("a", 1, held()))
+      assert.equal("DUPLICATE", select(3, q:push("a", 2, held())))
+      assert(q:claim():ack())
+      for _, again in ipairs { held(), held(1), { unique = "k" } } do
+        local none, message, code, holder = q:push("a", 2, again)
+        assert.same({ nil, "DUPLICATE", id }, { none, code, holder })
+        assert.is_truthy(message:find("is done, for 600 s more", 1, true), message)
+      end
+      assert.same({ id, "kept" }, { q:push("a", 2, held(1, "keep")) })
+      assert(handle:queue("other"):push("a", 1, held()))
+      assert.equal("DUPLICATE", select(3, q:push_many { { "x" }, { "a", 2, held() } }))
+      pass(590)
+      assert.equal("DUPLICATE", select(3, q:push("a", 2, held())))
+      pass(11)
+      local second = assert(q:push("a", 2, held("1h", "keep")))
+      assert.is_true(second > id)
+      assert.equal("DUPLICATE", select(3, q:push("a", 2, held())))
+      assert(q:claim():ack())
+      pass(3599)
+      assert.equal("DUPLICATE", select(3, q:push("a", 2, held())))
+      pass(2)
+      local ids = assert(q:push_many { { "a", 3, { unique = "k" } }, { "b", 3, { unique = "l" } } })
+      assert.is_true(ids[1] > second)
+      assert(q:claim():ack()) -- without a period
+      assert(q:push("a", 4, held()))
+    end)
+
+    it("is counted from the push: a job that lives longer holds it until its end", function()
+      local id = assert(q:push("a", 1, held(1)))
+      pass(2)
+      assert.equal(id, select(4, q:push("a", 2, held(1))))
+      assert(q:claim():fail("once", { retry_in = 0 }))
+      assert.equal(id, select(4, q:push("a", 2, held(1))))
+      assert(q:claim():ack())
+      assert.equal(0, keys())
+      assert(q:push("a", 2, held()))
+    end)
+
+    it("is free at once when its job is dead or cancelled", function()
+      assert(q:push("a", 1, held()))
+      assert(q:claim():discard "no")
+      local id = assert(q:push("a", 1, held()))
+      assert(handle:cancel(id))
+      assert.equal(0, keys())
+    end)
+
+    it("is the job's own when that is retried, and another's retry is refused", function()
+      local dead = assert(q:push("a", 0, held()))
+      assert(q:claim():discard "no")
+      local id = assert(q:push("a", 1, held()))
+      assert(q:claim():ack())
+      assert.same({ "DUPLICATE", id }, { select(3, handle:retry(dead)) })
+      assert(handle:retry(id))
+      assert.equal(id, select(4, q:push("a", 2, held())))
+      assert(q:claim():ack())
+      assert.equal(id, select(4, q:push("a", 2, held()))) -- the same period
+      pass(601)
+      assert(handle:retry(dead))
+    end)
+
+    it("is for children, flows, SQL, and transactions, too", function()
+      local function done()
+        for job in q:jobs() do assert(job:ack()) end
+      end
+      local function spend() return select(4, q:push("a", 2, { unique = "k" })), pass(601) end
+      assert(q:push "parent")
+      local parent = assert(q:claim())
+      local child = parent:spawn("child", 1, held())
+      assert(parent:ack())
+      done()
+      assert.equal(child, (spend()))
+      local root = assert(handle:flow { name = "root", queue = "q", unique = held().unique })
+      done()
+      assert.equal(root, (spend()))
+      handle:execute "CALL nightshift_push('q', 'sql', '1', '{\"unique\": {\"key\": \"k\", \"period\": \"10m\"}}')"
+      local by_sql = handle:execute "SELECT @nightshift_id AS id"[1].id
+      done()
+      local none, message = handle:execute "CALL nightshift_push('q', 'sql', '1', '{\"unique\": \"k\"}')"
+      assert.is_nil(none)
+      assert.is_truthy(message:find(("job %d, which is done, has the unique key"):format(by_sql), 1, true), message)
+      assert.equal(by_sql, (spend()))
+      local id = assert(handle:transaction(function(tx) return tx:queue("q"):push("tx", 1, held()) end))
+      done()
+      assert.equal(id, (spend()))
+      handle:execute("CALL nightshift_push('q', 'sql', '1', ?)", [[{"unique": {"key": "k", "on_conflict": "keep"}}]])
+      assert.not_equal(id, handle:execute "SELECT @nightshift_id AS id"[1].id)
+    end)
+
+    it("costs no statement more, and no row: a push without one costs what it did", function()
+      local function status()
+        local list = {}
+        for _, row in ipairs(handle:execute [[SHOW SESSION STATUS WHERE Variable_name IN ('Com_stmt_execute',
+          'Handler_write', 'Handler_update', 'Handler_delete')]]) do list[row.Variable_name] = tonumber(row.Value) end
+        return list
+      end
+      local function cost(fn)
+        local before = status()
+        fn()
+        local after = status()
+        for key, value in pairs(after) do after[key] = value - before[key] end
+        return { after.Com_stmt_execute - 1, after.Handler_write, after.Handler_update, after.Handler_delete }
+      end
+      local job
+      local function claim() job = assert(q:claim()) end
+      local function ack() assert(job:ack()) end
+      for _, unique in ipairs { "warm", { key = "up", period = 1 } } do -- statements are prepared
+        assert(q:push("a", 1, { unique = unique }))
+        claim()
+        ack()
+      end
+      for i, way in ipairs {
+        { nil, { 1, 2, 0, 0 }, { 3, 1, 1, 2 } },
+        { { unique = "k" }, { 1, 3, 0, 0 }, { 6, 1, 1, 3 } },
+        { { unique = { key = "l", period = 60 } }, { 1, 3, 0, 0 }, { 6, 1, 2, 2 } },
+      } do
+        assert.same(way[2], cost(function() assert(q:push("a", 1, way[1])) end), "push " .. i)
+        claim()
+        assert.same(way[3], cost(ack), "ack " .. i)
+      end
+    end)
+
+    it("goes when its period is over, without a push", function()
+      for i = 1, 20 do assert(q:push("a", i, { unique = { key = "k" .. i, period = i <= 15 and 60 or 7200 } })) end
+      for job in q:jobs() do assert(job:ack()) end
+      assert(q:push("lives", 1, { unique = { key = "l", period = 60 } }))
+      assert.equal(0, assert(handle._handle:mend(false)).twice)
+      pass(3600)
+      assert(handle._handle:mend(false))
+      assert.equal(21, keys())
+      assert(handle._handle:mend(true))
+      assert.equal(6, keys())
+      assert.same({}, handle:execute "SELECT * FROM nightshift_mended") -- it is no fault
+    end)
+
+    it("wants a duration", function()
+      for _, period in ipairs { 0, -1, "soon", "200y" } do
+        local none, message, code = q:push("a", 1, held(period))
+        assert.same({ nil, "INVALID" }, { none, code })
+        assert.is_truthy(message:find "^push: unique: period", message)
+      end
+      assert.has_error(function() q:push("a", 1, held {}) end)
+    end)
+  end)
+
+  -- 50 processes push the same keys at once.
+  describe("fifty pushers", function()
+    local MODES = { "refuse", "keep" }
+
+    --- Pushes a job under each key once the gate is open, and writes down the id that the key has.
+    local function contend(url, folder)
+      local own <close> = assert(nightshift.open(url))
+      local q = own:queue "q"
+      local there <close> = assert(io.open(folder .. "/there", "ab"))
+      local ids <close> = assert(io.open(folder .. "/ids", "ab"))
+      ids:setvbuf "line"
+      assert(own:ping())
+      there:write "there\n"
+      there:flush()
+      assert(io.open(folder .. "/gate")):close()
+      for _, mode in ipairs(MODES) do
+        for _, key in ipairs { "new", "live", "over" } do
+          key = mode .. " " .. key
+          local id, message, code, holder = q:push(mode, 1, { unique = { key = key, period = 60, on_conflict = mode } })
+          assert(id or code == "DUPLICATE", message)
+          ids:write(key, "=", id or holder, "\n")
+        end
+      end
+    end
+
+    it("of one key leave one job, and all have its id", function()
+      local url = db.fresh()
+      local handle <close> = assert(nightshift.open(url))
+      local q = handle:queue "q"
+      local before = {}
+      for _, mode in ipairs(MODES) do
+        for _, key in ipairs { "new", "live", "over" } do
+          local unique = { key = mode .. " " .. key, period = 60 }
+          if key == "over" then before[unique.key] = assert(q:push("old", 1, { unique = unique })) end
+        end
+      end
+      for job in q:jobs() do assert(job:ack()) end
+      for _, mode in ipairs(MODES) do
+        before[mode .. " live"] = assert(q:push("old", 1, { unique = mode .. " live" }))
+      end
+      handle:execute "UPDATE nightshift_unique_key SET held = 1, until = 1 WHERE until IS NOT NULL"
+      local folder = fixture.dir()
+      os.execute("mkfifo " .. folder .. "/gate")
+      local pushers = crew.fork(50, function() contend(url, folder) end)
+      eventually(function() return ledger.count(folder .. "/there") == 50 end, 60)
+      local gate = assert(io.open(folder .. "/gate", "w"))
+      pushers:wait(60)
+      gate:close()
+      local ids = {}
+      for line in io.lines(folder .. "/ids") do
+        local key, id = line:match "^(.+)=(%d+)$"
+        ids[key] = ids[key] or {}
+        ids[key][tonumber(id)] = (ids[key][tonumber(id)] or 0) + 1
+      end
+      for _, mode in ipairs(MODES) do
+        for _, key in ipairs { "new", "live", "over" } do
+          key = mode .. " " .. key
+          local id, n = next(ids[key])
+          assert.same({ 50, nil }, { n, (next(ids[key], id)) }, key)
+          local row = handle:execute("SELECT job_id FROM nightshift_unique_key WHERE ukey = ?", key)[1]
+          local jobs = handle:execute("SELECT id FROM nightshift_job WHERE ukey = ?", key)
+          assert.same({ id, { { id = id } } }, { row.job_id, jobs }, key)
+          if key:find "live" then assert.equal(before[key], id) else assert.not_equal(before[key], id) end
+        end
+      end
     end)
   end)
 

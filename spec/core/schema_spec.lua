@@ -536,10 +536,15 @@ describe("the plan of", function()
     end)
   end
 
-  it("settle_unique_list frees one key at a time", function()
-    local row = explain(plans.question "settle_unique_list", '[[100,1,"a"],[101,1,"b"]]').u
-    assert.same({ "PRIMARY", "eq_ref" }, { row.key, row.type })
-  end)
+  for name, list in pairs {
+    settle_unique_list = '[[100,1,"a"],[101,1,"b"]]', settle_unique_held = '[[100,1,"a"],[101,1,"b"]]',
+    audit_keys_over = '[[1,"a"],[1,"b"]]',
+  } do
+    it(name .. " changes one key at a time", function()
+      local row = explain(plans.question(name), list).u
+      assert.same({ "PRIMARY", "eq_ref" }, { row.key, row.type })
+    end)
+  end
 
   it("admin_tree_ready_at reads a lane once", function()
     local plan = explain(plans.question "admin_tree_ready_at", 1, 100, "[1,2]")

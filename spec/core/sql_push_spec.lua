@@ -94,7 +94,9 @@ describe("CALL nightshift_push", function()
     ["('q', 'n', '1', '{\"after\": [1]}')"] = "NOT_FOUND: job 1",
     ["('q', 'n', '1', '{\"unique\": {\"on_conflict\": \"keep\"}}')"] = "INVALID: unique is a key or",
     ["('q', 'n', '1', '{\"unique\": {\"key\": \"k\", \"on_conflict\": \"drop\"}}')"] = "INVALID: unique is a key or",
-    ["('q', 'n', '1', '{\"unique\": {\"key\": \"k\", \"period\": 1}}')"] = "INVALID: unique is a key or",
+    ["('q', 'n', '1', '{\"unique\": {\"key\": \"k\", \"perod\": 1}}')"] = "INVALID: unique is a key or",
+    ["('q', 'n', '1', '{\"unique\": {\"key\": \"k\", \"period\": 0}}')"] = "INVALID: out of range: period",
+    ["('q', 'n', '1', '{\"unique\": {\"key\": \"k\", \"period\": \"soon\"}}')"] = "INVALID: out of range: period",
     [ [[('q', 'n', '1', CONCAT('{"unique": "', REPEAT('k', 191), '"}'))]] ] = "INVALID: the unique key has 191 char",
   } do
     it("refuses " .. text .. " by name", function()

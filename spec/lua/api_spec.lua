@@ -376,7 +376,7 @@ describe("push", function()
       { 5, "push: options must be a table, got number" },
       { { delay = {} }, "push: delay must be seconds or a text like \"5m\", got table" },
       { { priority = "high" }, "push: priority must be a whole number, got string" },
-      { { unique = 42 }, "push: unique must be a string or {key =, on_conflict =}, got number" },
+      { { unique = 42 }, "push: unique must be a string or {key =, period =, on_conflict =}, got number" },
     }
     for _, case in ipairs(cases) do
       local ok, message = pcall(q.push, q, "a", 1, case[1])

@@ -506,6 +506,26 @@ function Audit:check_signals()
   end
 end
 
+local PERIOD = 2000000 -- µs: of the keys that begin with "held"
+local SLACK = 1000000 -- between the instant of a push and the one at which its key was free
+
+--- Of jobs pushed under a key with a period none was pushed within that of one that was done. A
+-- retry begins a period anew.
+function Audit:check_periods(db)
+  local rows = assert(db:execute [[SELECT queue_id, ukey, id, outcome = 'done' AS done, since, created
+    FROM nightshift_finished WHERE ukey LIKE 'held %' ORDER BY queue_id, ukey, created]])
+  local last = {}
+  for _, row in ipairs(rows) do
+    local of = row.queue_id .. row.ukey
+    local before = last[of]
+    if before and row.since == 0 and row.created < before.created + PERIOD - SLACK then
+      self:found("unique", "job %d was pushed within the period of job %d, which is done", row.id, before.id)
+    end
+    if row.done == 1 and row.since == 0 then last[of] = row end
+    self:count "pushes under a key with a period"
+  end
+end
+
 local EMPTY = { "job", "scheduled", "edge", "met", "lease", "expiry", "running", "unique_key", "notice" }
 
 --- Tables that are empty when all is done, and holders that were not missed.
@@ -515,7 +535,8 @@ function Audit:check_leftovers(db)
     WHERE table_schema = DATABASE()]])) do tables[row.name] = true end
   for _, name in ipairs(EMPTY) do
     local full = "nightshift_" .. name
-    local n = tables[full] and assert(db:execute("SELECT COUNT(*) AS n FROM " .. full))[1].n
+    local some = name == "unique_key" and " WHERE until IS NULL" or "" -- the others are of jobs that are done
+    local n = tables[full] and assert(db:execute("SELECT COUNT(*) AS n FROM " .. full .. some))[1].n
     if n and n > 0 then self:found("left over", "%d rows in nightshift_%s", n, name) end
   end
   for _, held in ipairs(assert(db:slots())) do -- rows of owners that are gone may stay
@@ -552,6 +573,7 @@ function audit.run(db, folder)
   for _, row in ipairs(assert(db:execute "SELECT tag FROM torture_note")) do self.notes[row.tag] = true end
   self:learn_trees()
   self:check_pushes()
+  self:check_periods(db)
   self:check_trees()
   for id in pairs(self.pruned) do self:check_pruned(id) end
   for id, row in pairs(self.history) do

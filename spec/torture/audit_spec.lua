@@ -342,6 +342,14 @@ describe("the audit", function()
     write.verbs("signal", id, 1, "ok")
   end, "left over", "stuck", "unfinished")
 
+  plants("a job that was pushed within the period of another", function()
+    for i = 1, 2 do
+      local id = push("p2." .. i)
+      ack(run())
+      sql("UPDATE nightshift_finished SET ukey = 'held 1', created = ? WHERE id = ?", i * 500000, id)
+    end
+  end, "unique")
+
   plants("a job that has not ended", function()
     push "p2.1"
     sql "DELETE FROM nightshift_ready WHERE job_id > 0"

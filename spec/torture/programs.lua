@@ -163,10 +163,17 @@ function roles.pusher(url, seed, folder, name)
 
   local function some(n, p) return math.random() < p and math.random() * n or nil end
 
+  --- No key, one for as long as its job lives, or one with a period of 2 s.
+  local function unique()
+    local at = math.random()
+    if at < 0.1 then return "key " .. math.random(30) end
+    if at < 0.15 then return { key = "held " .. math.random(5), period = 2 } end
+  end
+
   local function options()
     return {
       delay = some(2, 0.2), priority = math.random() < 0.3 and math.random(80, 130) or nil,
-      unique = math.random() < 0.1 and "key " .. math.random(30) or nil,
+      unique = unique(),
       backoff = 0.2, max_attempts = math.random(2, 4), timeout = 3, max_polls = math.random(6), max_crashes = 3,
     }
   end

@@ -61,19 +61,30 @@ WHERE j.id > ? ORDER BY j.id LIMIT ?
 
 -- name: audit_key
 -- Params: queue, key, job. Key: PRIMARY of unique_key and of job; 1205 at once when
--- the row is locked. A key of a job that is gone.
+-- the row is locked. A key of a job that is gone, and not because it is done.
 SET STATEMENT innodb_lock_wait_timeout=0 FOR
-DELETE FROM nightshift_unique_key WHERE queue_id = ? AND ukey = ? AND job_id = ?
+DELETE FROM nightshift_unique_key WHERE queue_id = ? AND ukey = ? AND job_id = ? AND until IS NULL
   AND NOT EXISTS(SELECT 1 FROM nightshift_job j
     WHERE j.id = nightshift_unique_key.job_id AND j.ukey = nightshift_unique_key.ukey)
 
 -- name: audit_keys
--- Params: queue, queue, key, rows. Key: PRIMARY of unique_key, a range; of job. No locks.
-SELECT u.queue_id, u.ukey, u.job_id, j.id IS NULL
+-- Params: queue, queue, key, rows. Key: PRIMARY of unique_key, a range; of job. No locks. expired:
+-- its job is done, and its period is over.
+SELECT u.queue_id, u.ukey, u.job_id, j.id IS NULL AND u.until IS NULL,
+  COALESCE(u.until <= {now}, FALSE) AS expired
 FROM nightshift_unique_key u FORCE INDEX (PRIMARY)
 LEFT JOIN nightshift_job j ON j.id = u.job_id AND j.ukey = u.ukey
 WHERE u.queue_id > ? OR u.queue_id = ? AND u.ukey > ?
 ORDER BY u.queue_id, u.ukey LIMIT ?
+
+-- name: audit_keys_over
+-- Params: [[queue,key],…]. Key: PRIMARY of unique_key, one row at a time; 1205 at once when one is
+-- locked. Keys whose periods are over.
+SET STATEMENT innodb_lock_wait_timeout=0 FOR
+DELETE u FROM JSON_TABLE(?, '$[*]' COLUMNS (queue INT PATH '$[0]',
+  ukey VARCHAR(190) {bytes} PATH '$[1]')) v
+STRAIGHT_JOIN nightshift_unique_key u FORCE INDEX (PRIMARY)
+  ON u.queue_id = v.queue AND u.ukey = v.ukey AND u.until <= {now}
 
 -- name: audit_leased
 -- Params: 16 jobs. Key: none, all leases: they are few, and asked of jobs that were found

@@ -274,12 +274,13 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, {now}, ?, COALESCE({now} + ?, ?),
 
 -- name: push_one
 -- A whole push of one job in one round trip: its rows, the commit, the ring. Params: queue, id,
--- delay, rank, unique key, whether to ring, kind. Then the ones of push_job, without id, queue,
--- rank, delay, parent, root, unmet, unique key, paused and ids. A failure is rolled back here
--- or, after a KILL, by the session that sent it; only the ring can fail after the commit.
+-- delay, rank, unique key, its period, whether to ring, kind. Then the ones of push_job, without
+-- id, queue, rank, delay, parent, root, unmet, unique key, paused and ids. A failure is rolled
+-- back here or, after a KILL, by the session that sent it; only the ring can fail after the
+-- commit.
 BEGIN NOT ATOMIC
   DECLARE v_queue INT DEFAULT ?;
-  DECLARE v_id, v_delay BIGINT;
+  DECLARE v_id, v_delay, v_period BIGINT;
   DECLARE v_rank TINYINT UNSIGNED;
   DECLARE v_key VARCHAR(190) {bytes};
   DECLARE v_ring BOOLEAN;
@@ -289,11 +290,11 @@ BEGIN NOT ATOMIC
     ROLLBACK;
     RESIGNAL;
   END;
-  SET v_id = ?, v_delay = ?, v_rank = ?, v_key = ?, v_ring = ?, v_kind = ?;
+  SET v_id = ?, v_delay = ?, v_rank = ?, v_key = ?, v_period = ?, v_ring = ?, v_kind = ?;
   START TRANSACTION;
   IF v_key IS NOT NULL THEN
-    INSERT INTO nightshift_unique_key (queue_id, ukey, job_id)
-    VALUES (v_queue, v_key, v_id);
+    INSERT INTO nightshift_unique_key (queue_id, ukey, job_id, held)
+    VALUES (v_queue, v_key, v_id, v_now + v_period);
   END IF;
   INSERT INTO nightshift_job
     (id, queue_id, rank, ukey, created, due, name, payload, priority, max_attempts,
@@ -354,26 +355,36 @@ FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$[0]',
 JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id
 
 -- name: push_unique
--- Params: queue, key, job. Key: PRIMARY; waits for a push of the same key that
+-- Params: queue, key, job, period or NULL. Key: PRIMARY; waits for a push of the same key that
 -- is not yet committed.
-INSERT INTO nightshift_unique_key (queue_id, ukey, job_id) VALUES (?, ?, ?)
+INSERT INTO nightshift_unique_key (queue_id, ukey, job_id, held) VALUES (?, ?, ?, {now} + ?)
 
 -- name: push_unique_list
--- Params: [[queue,job,key],…]. Key: PRIMARY, one row at a time in the order of the list; waits
--- as push_unique does. One key that is taken refuses all, and stays locked.
-INSERT INTO nightshift_unique_key (queue_id, ukey, job_id)
-SELECT v.queue, v.ukey, v.job
+-- Params: [[queue,job,key,period],…], or without periods. Key: PRIMARY, one row at a time in the
+-- order of the list; waits as push_unique does. One key that is taken refuses all, and stays
+-- locked.
+INSERT INTO nightshift_unique_key (queue_id, ukey, job_id, held)
+SELECT v.queue, v.ukey, v.job, {now} + v.period
 FROM JSON_TABLE(?, '$[*]' COLUMNS (queue INT PATH '$[0]', job BIGINT PATH '$[1]',
-  ukey VARCHAR(190) {bytes} PATH '$[2]')) v
+  ukey VARCHAR(190) {bytes} PATH '$[2]', period BIGINT PATH '$[3]')) v
+
+-- name: push_unique_over
+-- Params: period or NULL, job, job, queue, key, job. Key: PRIMARY, one row, which
+-- push_unique_taken has locked. Takes a key whose period is over, or that the same job has since
+-- it was done. No row: another push was first.
+UPDATE nightshift_unique_key
+SET held = COALESCE({now} + ?, IF(job_id = ?, held, NULL)), job_id = ?, until = NULL
+WHERE queue_id = ? AND ukey = ? AND until IS NOT NULL AND (until <= {now} OR job_id = ?)
 
 -- name: push_unique_owner
 -- Params: queue, key. Key: PRIMARY. Does not wait for locks.
 SELECT job_id FROM nightshift_unique_key WHERE queue_id = ? AND ukey = ?
 
 -- name: push_unique_taken
--- Params: queue, key. Key: PRIMARY. The owner of a key that was refused. The refusal has locked
--- that row, as this does; a snapshot may be older.
-SELECT job_id FROM nightshift_unique_key WHERE queue_id = ? AND ukey = ?
+-- Params: queue, key. Key: PRIMARY. The owner of a key that was refused, and for how long a job that
+-- is done has it still; NULL: it lives. The refusal has locked that row, as this does; a snapshot
+-- may be older.
+SELECT job_id, until - {now} FROM nightshift_unique_key WHERE queue_id = ? AND ukey = ?
 LOCK IN SHARE MODE
 
 -- name: signal_call

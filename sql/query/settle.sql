@@ -126,8 +126,8 @@ DELETE nightshift_running FROM nightshift_running WHERE job_id = ?
 
 -- name: settle_keys
 -- Params: [[n,queue,key],…]. Key: PRIMARY of unique_key, one row at a time; locks
--- them, skipping locked rows: jobs that were refused a key.
-SELECT STRAIGHT_JOIN v.n
+-- them, skipping locked rows: jobs that were refused a key. stays: its period is not over.
+SELECT STRAIGHT_JOIN v.n, COALESCE(u.held > {now}, FALSE) AS stays
 FROM JSON_TABLE(?, '$[*]' COLUMNS (n BIGINT PATH '$[0]', queue INT PATH '$[1]',
   ukey VARCHAR(190) {bytes} PATH '$[2]')) v
 JOIN nightshift_unique_key u FORCE INDEX (PRIMARY)
@@ -247,6 +247,15 @@ UPDATE nightshift_job SET state = ? WHERE id = ?
 -- Array-bound. Params: queue, key, job. Key: PRIMARY.
 DELETE nightshift_unique_key FROM nightshift_unique_key FORCE INDEX (PRIMARY)
 WHERE queue_id = ? AND ukey = ? AND job_id = ?
+
+-- name: settle_unique_held
+-- Params: [[job,queue,key],…] of jobs that are done before the periods of their keys are over. Key:
+-- PRIMARY of unique_key, one row at a time, locked by settle_keys.
+UPDATE JSON_TABLE(?, '$[*]' COLUMNS (job BIGINT PATH '$[0]', queue INT PATH '$[1]',
+  ukey VARCHAR(190) {bytes} PATH '$[2]')) v
+STRAIGHT_JOIN nightshift_unique_key u FORCE INDEX (PRIMARY)
+  ON u.queue_id = v.queue AND u.ukey = v.ukey AND u.job_id = v.job
+SET u.until = u.held
 
 -- name: settle_unique_list
 -- Params: [[job,queue,key],…]. Key: PRIMARY of unique_key, one row at a time, locked by

@@ -369,12 +369,17 @@ CREATE TABLE nightshift_attempt (
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin
 
 -- name: create_unique_key
--- Held by a live job from its push to its end.
+-- Held by a live job from its push to its end. held: when the period of its push is over, NULL: it
+-- has none. until: its job is done before that, and the key is free from then on; NULL: its job
+-- lives.
 CREATE TABLE nightshift_unique_key (
   queue_id INT NOT NULL,
   ukey VARCHAR(190) NOT NULL,
   job_id BIGINT NOT NULL,
-  PRIMARY KEY (queue_id, ukey)
+  held BIGINT NULL,
+  until BIGINT NULL,
+  PRIMARY KEY (queue_id, ukey),
+  CONSTRAINT unique_key_until CHECK (until IS NULL OR until <= held)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin
 
 -- name: create_slot

@@ -89,21 +89,28 @@ BEGIN
 END
 
 -- name: key_taken
--- Takes a unique key, or gives the live job that has it, which has it until our end. Waits
--- for a push of the same key that is not yet committed. Key: PRIMARY.
+-- Takes a unique key, or gives the job that has it, which has it until our end. Waits
+-- for a push of the same key that is not yet committed. p_held: the end of its period, NULL: it
+-- has none. Key: PRIMARY.
 CREATE OR REPLACE FUNCTION nightshift_key_taken(
-  p_queue INT, p_key VARCHAR(190) {bytes}, p_job BIGINT)
+  p_queue INT, p_key VARCHAR(190) {bytes}, p_job BIGINT, p_held BIGINT)
   RETURNS BIGINT DETERMINISTIC MODIFIES SQL DATA
 BEGIN
   DECLARE v_taken BOOLEAN DEFAULT FALSE;
-  DECLARE v_owner BIGINT DEFAULT NULL;
+  DECLARE v_owner, v_until BIGINT DEFAULT NULL;
   BEGIN
     DECLARE CONTINUE HANDLER FOR 1062 SET v_taken = TRUE;
-    INSERT INTO nightshift_unique_key (queue_id, ukey, job_id) VALUES (p_queue, p_key, p_job);
+    INSERT INTO nightshift_unique_key (queue_id, ukey, job_id, held)
+    VALUES (p_queue, p_key, p_job, p_held);
   END;
   IF v_taken THEN
-    SELECT job_id INTO v_owner FROM nightshift_unique_key
+    SELECT job_id, until INTO v_owner, v_until FROM nightshift_unique_key
     WHERE queue_id = p_queue AND ukey = p_key LOCK IN SHARE MODE;
+  END IF;
+  IF v_until <= {now} THEN -- NULL: its job lives
+    UPDATE nightshift_unique_key SET job_id = p_job, held = p_held, until = NULL
+    WHERE queue_id = p_queue AND ukey = p_key AND until = v_until;
+    SET v_owner = IF(ROW_COUNT() = 1, NULL, v_owner);
   END IF;
   RETURN v_owner;
 END
@@ -135,6 +142,8 @@ BEGIN
   DECLARE v_on_fail VARCHAR(10) {bytes};
   DECLARE v_conflict VARCHAR(10) {bytes} DEFAULT 'refuse';
   DECLARE v_unique VARCHAR(191) {bytes};
+  DECLARE v_period DOUBLE DEFAULT NULL;
+  DECLARE v_held BIGINT DEFAULT NULL;
   DECLARE v_text VARCHAR(100) {bytes};
   DECLARE v_bad TEXT {bytes} DEFAULT NULL;
   DECLARE v_options MEDIUMTEXT {bytes}
@@ -237,9 +246,14 @@ BEGIN
       SET v_unique = JSON_VALUE(v_options, '$.unique.key');
       SET v_conflict = COALESCE(JSON_VALUE(v_options, '$.unique.on_conflict'), 'refuse');
       IF v_unique IS NULL OR v_conflict NOT IN ('keep', 'refuse')
-        OR JSON_LENGTH(v_options, '$.unique') > 1 + JSON_EXISTS(v_options, '$.unique.on_conflict') THEN
+        OR JSON_LENGTH(v_options, '$.unique') > 1 + JSON_EXISTS(v_options, '$.unique.on_conflict')
+          + JSON_EXISTS(v_options, '$.unique.period') THEN
         SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT =
-          'nightshift_push: INVALID: unique is a key or {"key": "…", "on_conflict": "refuse" or "keep"}';
+          'nightshift_push: INVALID: unique is a key or {"key": "…", "period": …, "on_conflict": "refuse" or "keep"}';
+      END IF;
+      SET v_text = LEFT(JSON_EXTRACT(v_options, '$.unique.period'), 100);
+      IF v_text <> 'null' THEN
+        SET v_period = COALESCE(nightshift_seconds(v_text), -1);
       END IF;
     END IF;
   END IF;
@@ -263,6 +277,7 @@ BEGIN
     IF(v_polls IS NULL OR v_polls BETWEEN 0 AND 1000000000, NULL, 'max_polls'),
     IF(v_phases IS NULL OR v_phases BETWEEN 0 AND 1000000, NULL, 'max_phases'),
     IF(v_unique IS NULL OR CHAR_LENGTH(v_unique) BETWEEN 1 AND 190, NULL, 'unique'),
+    IF(v_period IS NULL OR v_period BETWEEN 0.000001 AND 3155760000, NULL, 'period'),
     IF(v_decay BETWEEN 0 AND 255 AND v_decay = FLOOR(v_decay), NULL, 'decay'),
     IF(v_parent IS NULL OR v_parent > 0, NULL, 'parent'),
     IF(v_on_fail IN ('cancel', 'run'), NULL, 'on_fail'),
@@ -280,8 +295,9 @@ BEGIN
   END IF;
   SET v_id = (NEXT VALUE FOR nightshift_id) * 100;
   SET v_now = {now};
+  SET v_held = v_now + CAST(v_period * 1000000 AS SIGNED);
   IF v_conflict = 'keep' THEN
-    SET v_on = nightshift_key_taken(v_queue, v_unique, v_id);
+    SET v_on = nightshift_key_taken(v_queue, v_unique, v_id, v_held);
     IF v_on IS NOT NULL THEN
       RETURN v_on;
     END IF;
@@ -327,10 +343,12 @@ BEGIN
     END WHILE;
   END;
   IF v_unique IS NOT NULL AND v_conflict = 'refuse' THEN
-    SET v_on = nightshift_key_taken(v_queue, v_unique, v_id);
+    SET v_on = nightshift_key_taken(v_queue, v_unique, v_id, v_held);
     IF v_on IS NOT NULL THEN
-      SET v_bad = CONCAT('nightshift_push: DUPLICATE: job ', v_on,
-        ', which has not finished, has the unique key ''',
+      SELECT IF(until IS NULL, ', which has not finished', ', which is done') INTO v_text
+      FROM nightshift_unique_key WHERE queue_id = v_queue AND ukey = v_unique LOCK IN SHARE MODE;
+      SET v_bad = CONCAT('nightshift_push: DUPLICATE: job ', v_on, v_text,
+        ', has the unique key ''',
         REGEXP_REPLACE(LEFT(v_unique, 32), '[[:cntrl:]]', '?'), '''');
       SIGNAL SQLSTATE '23000' SET MYSQL_ERRNO = 1062, MESSAGE_TEXT = v_bad;
     END IF;
@@ -470,9 +488,9 @@ END
 -- language, and from triggers: it returns no rows and leaves the id in @nightshift_id; NULL: it
 -- was refused. Options: delay, priority, decay, unique, max_attempts, max_crashes, max_polls,
 -- max_phases, backoff, timeout, deadline, parent, after, on_fail. Durations are seconds or
--- texts like "5m"; after is a list of ids. unique is a key, or {"key": …, "on_conflict":
--- "keep"}: then @nightshift_id is the live job that has it. A refusal is SQLSTATE 45000 with
--- "nightshift_push: CODE: …", a taken key 23000. Ring after your commit: CALL
+-- texts like "5m"; after is a list of ids. unique is a key, or {"key": …, "period": "10m",
+-- "on_conflict": "keep"}: then @nightshift_id is the job that has it. A refusal is SQLSTATE 45000
+-- with "nightshift_push: CODE: …", a taken key 23000. Ring after your commit: CALL
 -- nightshift_ring().
 --
 -- Queue and history are read here, without a lock: in a function a server with a binary log

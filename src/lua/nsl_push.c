@@ -37,7 +37,8 @@ static const nsl_field entry_fields[] = {
     {"timeout", NSL_INT, offsetof(entry, push.timeout)},
     {"deadline", NSL_INT, offsetof(entry, push.deadline)},
     {"unique", NSL_BYTES, offsetof(entry, push.unique)},
-    {"keep", NSL_INT, offsetof(entry, push.keep)},
+    {"period", NSL_INT, offsetof(entry, push.period)},
+    {"on_conflict", NSL_INT, offsetof(entry, push.on_conflict)},
     {"parent", NSL_INT, offsetof(entry, push.parent)},
     {"after", NSL_BYTES, offsetof(entry, push.after)},
     {"on_fail_run", NSL_INT, offsetof(entry, push.on_fail_run)},
@@ -209,6 +210,23 @@ static void pushids(lua_State *L, const nsl_batch *b) {
   }
 }
 
+/* A table of words by place for the ids that are no new jobs'; how many values: none for none. */
+static int pushoutcomes(lua_State *L, const nsl_batch *b) {
+  static const char *const words[] = {[NS_KEPT] = "kept"};
+  size_t first = 0;
+  while (first < b->n && b->jobs[first].outcome == NS_PUSHED)
+    first++;
+  if (first == b->n)
+    return 0;
+  lua_newtable(L);
+  for (size_t i = first; i < b->n; i++)
+    if (b->jobs[i].outcome != NS_PUSHED) {
+      lua_pushstring(L, words[b->jobs[i].outcome]);
+      lua_rawseti(L, -2, (lua_Integer)i + 1);
+    }
+  return 1;
+}
+
 /***
 Pushes jobs in one transaction: all or none. Durations are microseconds.
 @function db:push
@@ -216,8 +234,9 @@ Pushes jobs in one transaction: all or none. Durations are microseconds.
 @tparam {table,...} jobs each {name, payload, id, queue, parent}, without
 options, or {name=, payload=, queue=, id=, delay=, priority=,
 max_attempts=, max_crashes=, max_polls=, backoff=, timeout=, deadline=, unique=,
-keep=, parent=}, with a payload that may also be `json`, encoded before
+period=, on_conflict=, parent=}, with a payload that may also be `json`, encoded before
 @treturn[1] {integer,...} ids
+@treturn[1] ?table by place: `kept` where the id is no new job's; nothing when all are
 @treturn[2] nil
 @treturn[2] string message
 @treturn[2] string code `INVALID`, `TOO_BIG`, `DUPLICATE`, `GONE`, `BUSY`
@@ -228,6 +247,7 @@ static int db_push(lua_State *L) {
   ns_err err;
   ns_bytes queue;
   nsl_batch *b;
+  int more;
   nsl_checkdb(L);
   queue = nsl_checkbytes(L, 2);
   luaL_checktype(L, 3, LUA_TTABLE);
@@ -241,8 +261,9 @@ static int db_push(lua_State *L) {
     return nsl_fail(L, &err);
   }
   pushids(L, b);
+  more = pushoutcomes(L, b);
   nsl_unbox(b);
-  return 1;
+  return 1 + more;
 }
 
 const luaL_Reg nsl_pushverbs[] = {{"push", db_push}, {NULL, NULL}};

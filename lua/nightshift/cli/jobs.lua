@@ -28,7 +28,8 @@ local function define_push(parser)
   push:option("--priority", "0 to 255, higher first."):convert(context.integer)
   push:option("--decay", "Priority it loses with each return that is no end, 0 to 255."):convert(context.integer)
   push:option("--unique", "Key that at most one live job of the queue has.")
-  push:option("--on-conflict", "When a live job has the key: refuse, or keep that job and print its id.")
+  push:option("--unique-period", "From now: a job that is done sooner has the key until then.")
+  push:option("--on-conflict", "When a job has the key: refuse, or keep that job and print its id.")
     :choices { "refuse", "keep" }
   push:option("--max-attempts", "Errors before it is dead."):convert(context.integer)
   push:option("--max-polls", "Polls before it is dead."):convert(context.integer)
@@ -115,9 +116,14 @@ local function push_options(args)
     given[key] = args[key]
     if args[key] then context.checked(options.PUSH[key], args[key], "--" .. key:gsub("_", "-")) end
   end
-  if args.on_conflict then
-    if not given.unique then context.fail(context.USAGE, "--on-conflict wants --unique") end
-    given.unique = { key = given.unique, on_conflict = args.on_conflict }
+  for _, key in ipairs { "on_conflict", "unique_period" } do
+    if args[key] and not given.unique then
+      context.fail(context.USAGE, "--" .. key:gsub("_", "-") .. " wants --unique")
+    end
+  end
+  if given.unique then
+    given.unique = { key = given.unique, period = args.unique_period, on_conflict = args.on_conflict }
+    context.checked(options.PUSH.unique, given.unique, "--unique")
   end
   return given
 end

@@ -237,7 +237,7 @@ end
 function schedule.entry(name, def)
   local entry = { name = def.job, payload = def.payload }
   for key, value in pairs(def.options) do entry[key] = value end
-  if def.overlap == "skip" then entry.unique, entry.keep = "schedule:" .. name, 1 end
+  if def.overlap == "skip" then entry.unique, entry.on_conflict = "schedule:" .. name, 1 end
   return entry
 end
 

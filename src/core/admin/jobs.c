@@ -172,29 +172,25 @@ ns_status ns_cancel(ns_db *db, int64_t id, ns_bytes reason, ns_err *err) {
 
 /* ----------------------------------------------------------------- retry */
 
-static ns_status key_taken(ns_db *db, const ns_admin_work *w, ns_err *err) {
+static ns_status key_taken(const ns_admin_work *w, const ns_key_owner *owner, ns_err *err) {
   ns_bytes key = ns_buf_bytes(&w->then.key);
-  ns_err none;
-  int64_t owner = 0;
-  ns_push_key_owner(db, w->then.queue_id, key, &owner, &none);
   ns_fail(err, NS_EDUPLICATE,
-          "job %lld cannot run again: job %lld, which has not finished, has its unique "
-          "key '%.*s'",
-          (long long)w->id, (long long)owner, (int)key.n, key.p);
+          "job %lld cannot run again: job %lld, which %s, has its unique key '%.*s'",
+          (long long)w->id, (long long)owner->job,
+          owner->done ? "is done within its period" : "has not finished", (int)key.n, key.p);
   if (err != NULL)
-    err->job = owner;
+    err->job = owner->job;
   return NS_EDUPLICATE;
 }
 
 static ns_status retry_key(ns_db *db, ns_admin_work *w, ns_err *err) {
+  const ns_key key = {w->then.queue_id, ns_buf_bytes(&w->then.key), w->id, 0};
+  ns_key_owner owner;
   ns_status st;
   if (w->then.key.n == 0)
     return NS_OK;
-  st = ns_db_run(
-      db, NS_SQL_PUSH_UNIQUE,
-      (ns_value[]){ns_vint(w->then.queue_id), ns_vtext(ns_buf_bytes(&w->then.key)), ns_vint(w->id)},
-      err);
-  return st == NS_EDUPLICATE ? key_taken(db, w, err) : st;
+  st = ns_push_key_take(db, &key, &owner, err);
+  return st == NS_EDUPLICATE ? key_taken(w, &owner, err) : st;
 }
 
 static ns_status retry_run(ns_db *db, ns_tx *tx, ns_err *err) {

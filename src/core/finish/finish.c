@@ -8,11 +8,11 @@
 ** for that row. A verb that finds it locked writes the ended job into nightshift_met, in the
 ** same transaction, and the dependent is notified later.
 **
-** Invariants: when a job's row goes, its unique key goes in the same transaction, and every
-** dependent is decided, or its target is in nightshift_met. An edge with a target that has
-** ended is there only while nightshift_met has that target. Only a transaction that has locked
-** that row, or has just ended the target, deletes the edge. An assert sees that jobs end in a
-** transaction; only the server knows their rows.
+** Invariants: when a job's row goes, its unique key goes in the same transaction, or gets the
+** instant from which it is free. Every dependent is decided, or its target is in nightshift_met.
+** An edge with a target that has ended is there only while nightshift_met has that target. Only a
+** transaction that has locked that row, or has just ended the target, deletes the edge. An assert
+** sees that jobs end in a transaction; only the server knows their rows.
 */
 #include "finish/finish.h"
 
@@ -102,8 +102,7 @@ static void add_key(ns_buf *list, int64_t number, const ns_end *e) {
 }
 
 /* 'missing' is true for ends with a key, and becomes false where the key's row could be locked. */
-static ns_status lock_keys(ns_db *db, const ns_end *ends, size_t n,
-                           bool *missing, ns_err *err) {
+static ns_status lock_keys(ns_db *db, ns_end *ends, size_t n, bool *missing, ns_err *err) {
   ns_buf list = NS_BUF_INIT;
   const ns_value *row;
   ns_status st;
@@ -111,13 +110,15 @@ static ns_status lock_keys(ns_db *db, const ns_end *ends, size_t n,
     if (missing[i])
       add_key(&list, (int64_t)i, &ends[i]);
   st = ns_db_list_run(db, NS_SQL_SETTLE_KEYS, NULL, &list, err);
-  while (st == NS_OK && (st = ns_db_row(db, NS_SQL_SETTLE_KEYS, &row, err)) == NS_OK && row != NULL)
+  while (st == NS_OK && (st = ns_db_row(db, NS_SQL_SETTLE_KEYS, &row, err)) == NS_OK &&
+         row != NULL) {
     missing[row[0].i] = false;
+    ends[row[0].i].keeps_key = row[1].i != 0;
+  }
   return st;
 }
 
-ns_status ns_finish_keys(ns_db *db, const ns_end *ends, size_t n, bool *held,
-                         ns_err *err) {
+ns_status ns_finish_keys(ns_db *db, ns_end *ends, size_t n, bool *held, ns_err *err) {
   bool any = false;
   ns_status st = NS_OK;
   for (size_t i = 0; i < n; i++)
@@ -138,13 +139,24 @@ static ns_status free_key(ns_db *db, const ns_end *e, ns_err *err) {
                              1, 0, err);
 }
 
+/* The key of a job that is done before its period is over is free only then. */
+static ns_status hold_keys(ns_db *db, const ns_end *ends, size_t n, ns_err *err) {
+  ns_buf list = NS_BUF_INIT;
+  for (size_t i = 0; i < n; i++)
+    if (ends[i].keeps_key)
+      add_key(&list, ends[i].id, &ends[i]);
+  return ns_db_list_is_empty(&list)
+             ? NS_OK
+             : ns_db_list_run(db, NS_SQL_SETTLE_UNIQUE_HELD, NULL, &list, err);
+}
+
 /* A job's row may name a key that it has not any more, so fewer may go. */
 static ns_status free_keys(ns_db *db, const ns_end *ends, size_t n, ns_err *err) {
   ns_buf list = NS_BUF_INIT;
   const ns_end *last = NULL;
   size_t k = 0;
   for (size_t i = 0; i < n; i++)
-    if (ends[i].unique.p != NULL) {
+    if (ends[i].unique.p != NULL && !ends[i].keeps_key) {
       add_key(&list, ends[i].id, &ends[i]);
       last = &ends[i];
       k++;
@@ -176,6 +188,7 @@ static ns_status end_jobs(ns_db *db, const ns_end *ends, size_t n, ns_err *err) 
   ns_assert(db->in_tx || db->user_tx);
   if ((st = write_history(db, ends, n, err)) != NS_OK ||
       (st = owe_rows(db, ends, n, err)) != NS_OK || (st = free_keys(db, ends, n, err)) != NS_OK ||
+      (st = hold_keys(db, ends, n, err)) != NS_OK ||
       (st = ns_finish_on_dead(db, ends, n, err)) != NS_OK)
     return st;
   return delete_jobs(db, ends, n, err);

@@ -16,6 +16,7 @@ typedef struct ns_end {
   int64_t attempts, polls, crashes; /* -1: as the job has them */
   int64_t max_attempts;             /* 0: as the job has them */
   ns_bytes unique;      /* its key; absent: none */
+  bool keeps_key;       /* ... which stays after its end: the period of its push is not over */
   bool failed;          /* ... by another failure, which its row does not know of */
   bool forgotten;       /* it leaves no history */
   ns_bytes said;        /* a person's reason, in place of 'reason'; absent: none. A text that is too
@@ -29,9 +30,9 @@ int ns_finish_by_id(const void *a, const void *b); /* for qsort and bsearch */
 
 /* Locks the unique keys of jobs that are about to end. 'held' has room for 'n':
 ** which keys another transaction holds, so that ending their jobs would wait for that.
-** Waits for no lock. Errors: GONE, NOMEM. */
-ns_status ns_finish_keys(ns_db *db, const ns_end *ends, size_t n, bool *held,
-                         ns_err *err);
+** Sets 'keeps_key' of keys with a period that is not over. Waits for no lock. Errors: GONE,
+** NOMEM. */
+ns_status ns_finish_keys(ns_db *db, ns_end *ends, size_t n, bool *held, ns_err *err);
 
 /*
 ** Writes history, frees unique keys, deletes the jobs, and resolves the edges of their

@@ -70,6 +70,7 @@ struct ns_audit {
   int64_t mark[4];   /* where the phase goes on: a key */
   char key[4 * 190]; /* of unique_key and signal, the same */
   size_t nkey;
+  ns_buf over;           /* "[[queue,key],…" of this step: their periods are over */
   size_t asked;          /* jobs[0…asked) have been asked whether they stand */
   ns_strays before, now; /* of the last round, and of this one */
   ns_strays twice;       /* to be repaired by this step */
@@ -95,6 +96,7 @@ void ns_holder_audit_free(ns_audit *c) {
   strays_free(&c->before);
   strays_free(&c->now);
   strays_free(&c->twice);
+  ns_buf_free(&c->over);
   free(c->jobs);
   free(c);
 }
@@ -255,6 +257,8 @@ static ns_status take_key(ns_audit *c, const ns_value *r, ns_err *err) {
                 .nkey = r[1].s.n};
   c->mark[0] = r[0].i;
   mark_key(c, &x);
+  if (r[4].i != 0)
+    ns_holder_add_key(&c->over, x.queue_id, r[1].s);
   return r[3].i != 0 ? suspect(c, &x, err) : NS_OK;
 }
 
@@ -416,6 +420,9 @@ static ns_status run_step(ns_db *db, ns_audit *c, ns_audit_mode how, ns_audited 
     rows += n;
   }
   sum->twice += count_faults(&c->twice);
+  if (st == NS_OK && how != NS_AUDIT_LOOK && c->over.n > 0)
+    st = ns_holder_free_keys(db, &c->over, err);
+  ns_buf_free(&c->over);
   if (st == NS_OK && how != NS_AUDIT_LOOK && c->twice.n > 0)
     st = ns_holder_repair(db, c->twice.items, c->twice.n, sum, err);
   strays_clear(&c->twice);

@@ -134,4 +134,10 @@ ns_status ns_holder_audit_period(ns_db *db, int64_t *every, ns_err *err);
 ** '*sum' grows. Errors: as of the statements. */
 ns_status ns_holder_repair(ns_db *db, const ns_stray *list, size_t n, ns_audited *sum, ns_err *err);
 
+/* A list of unique keys of jobs that are done, and their deletion, which frees the list: keys
+** whose periods are over. Where another transaction holds one of them they stay until the next
+** round. Errors: as of the statement. */
+void ns_holder_add_key(ns_buf *list, int64_t queue, ns_bytes key);
+ns_status ns_holder_free_keys(ns_db *db, ns_buf *list, ns_err *err);
+
 #endif

@@ -161,6 +161,20 @@ static ns_status audit_row(ns_db *db, const ns_stray *x, ns_audited *sum, ns_err
   return count_repaired(db, x->wrong, gone, err);
 }
 
+void ns_holder_add_key(ns_buf *list, int64_t queue, ns_bytes key) {
+  ns_buf_addf(list, "%c[%lld,", list->n > 0 ? ',' : '[', (long long)queue);
+  ns_buf_add_json(list, key);
+  ns_buf_addc(list, ']');
+}
+
+ns_status ns_holder_free_keys(ns_db *db, ns_buf *list, ns_err *err) {
+  ns_status st = ns_db_list_run(db, NS_SQL_AUDIT_KEYS_OVER, NULL, list, err);
+  if (st != NS_EBUSY)
+    return st;
+  ns_err_clear(err);
+  return NS_OK;
+}
+
 ns_status ns_holder_repair(ns_db *db, const ns_stray *list, size_t n, ns_audited *sum,
                            ns_err *err) {
   ns_status st = NS_OK;

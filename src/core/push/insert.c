@@ -18,7 +18,6 @@
 #include "handle.h"
 
 #define RING_WITHIN (10 * NS_SECOND) /* listeners look again by then anyway */
-#define SHOWN_KEY 100                /* bytes of a key in a message */
 
 /* -------------------------------------------------------------- the rows */
 
@@ -240,125 +239,6 @@ static ns_status insert_rows(ns_db *db, const ns_insert *rows, size_t n,
   return st;
 }
 
-/* The beginning of a key, whole characters, for a message. */
-static void show_key(char out[SHOWN_KEY + 1], ns_bytes key) {
-  size_t n = key.n < SHOWN_KEY ? key.n : SHOWN_KEY;
-  while (n > 0 && n < key.n && ((unsigned char)key.p[n] & 0xC0) == 0x80)
-    n--;
-  for (size_t i = 0; i < n; i++) {
-    unsigned char c = (unsigned char)key.p[i];
-    out[i] = key.p[i];
-    if (c < 32 || c == 127)
-      out[i] = '?';
-    else if (c == 0xC2 && i + 1 < n && (unsigned char)key.p[i + 1] < 0xA0) {
-      out[i] = out[i + 1] = '?'; /* U+0080 to U+009F */
-      i++;
-    }
-  }
-  out[n] = '\0';
-}
-
-static ns_status insert_key(ns_db *db, const ns_insert *row, ns_err *err) {
-  return ns_db_run(
-      db, NS_SQL_PUSH_UNIQUE,
-      (ns_value[]){ns_vint(row->queue_id), ns_vtext(row->push->unique), ns_vint(row->id)}, err);
-}
-
-ns_status ns_push_key_owner(ns_db *db, int64_t queue, ns_bytes key, int64_t *id, ns_err *err) {
-  const ns_value *owner = NULL;
-  ns_status st =
-      ns_db_run(db, NS_SQL_PUSH_UNIQUE_TAKEN, (ns_value[]){ns_vint(queue), ns_vtext(key)}, err);
-  if (st == NS_OK)
-    st = ns_db_row(db, NS_SQL_PUSH_UNIQUE_TAKEN, &owner, err);
-  *id = owner != NULL ? owner[0].i : 0;
-  return st;
-}
-
-/* 'row' met its unique key: a live job has it, or an earlier row of the same push, of which
-** 'first' is the first. */
-static ns_status refuse_taken_key(ns_db *db, const ns_insert *first, const ns_insert *row,
-                                  ns_err *err) {
-  ns_err none;
-  int64_t id = 0;
-  char shown[SHOWN_KEY + 1];
-  show_key(shown, row->push->unique);
-  ns_push_key_owner(db, row->queue_id, row->push->unique, &id, &none);
-  for (; first < row; first++)
-    if (first->id == id)
-      return ns_fail(err, NS_EDUPLICATE,
-                     "the unique key '%s' stands twice in one push", shown);
-  ns_fail(err, NS_EDUPLICATE,
-          "the unique key '%s' is held by job %lld, which has not finished", shown,
-          (long long)id);
-  if (err != NULL)
-    err->job = id;
-  return NS_EDUPLICATE;
-}
-
-/* The server has locked the row that refused ours, so its owner stays for now. */
-static ns_status keep_one(ns_db *db, ns_insert *row, ns_err *err) {
-  ns_status st = insert_key(db, row, err);
-  row->kept = 0;
-  if (st != NS_EDUPLICATE)
-    return st;
-  st = ns_push_key_owner(db, row->queue_id, row->push->unique, &row->kept, err);
-  if (st == NS_OK && row->kept == 0)
-    st = ns_fail(err, NS_EBUSY, "the unique key is let go and taken all the time");
-  return st;
-}
-
-ns_status ns_push_keep(ns_db *db, ns_insert *rows, size_t n, bool *again, ns_err *err) {
-  ns_status st = NS_OK;
-  *again = false;
-  for (size_t i = 0; st == NS_OK && !*again && i < n; i++)
-    if (rows[i].push->keep != 0) {
-      st = keep_one(db, &rows[i], err);
-      *again = rows[i].kept == rows[i].id;
-    }
-  return st;
-}
-
-static bool takes_key(const ns_insert *row) {
-  return row->push->unique.p != NULL && row->push->keep == 0;
-}
-
-/* Inserts keys one by one, which tells the rows with a taken key. */
-static ns_status insert_each_key(ns_db *db, const ns_insert *rows, size_t n, ns_err *err) {
-  ns_status st = NS_OK;
-  for (size_t i = 0; st == NS_OK && i < n; i++) {
-    if (!takes_key(&rows[i]))
-      continue;
-    st = insert_key(db, &rows[i], err);
-    if (st == NS_EDUPLICATE)
-      st = refuse_taken_key(db, rows, &rows[i], err);
-  }
-  return st;
-}
-
-/* The keys of a list are refused together, and nothing of it is written. */
-static ns_status insert_keys(ns_db *db, const ns_insert *rows, size_t n, ns_err *err) {
-  ns_buf list = NS_BUF_INIT;
-  size_t k = 0;
-  ns_status st;
-  for (size_t i = 0; i < n; i++)
-    if (takes_key(&rows[i])) {
-      ns_buf_addf(&list, "%c[%lld,%lld,", k > 0 ? ',' : '[', (long long)rows[i].queue_id,
-                  (long long)rows[i].id);
-      ns_buf_add_json(&list, rows[i].push->unique);
-      ns_buf_addc(&list, ']');
-      k++;
-    }
-  if (k < 2) {
-    ns_buf_free(&list);
-    return k > 0 ? insert_each_key(db, rows, n, err) : NS_OK;
-  }
-  st = ns_db_list_change(db, NS_SQL_PUSH_UNIQUE_LIST, NULL, &list, k, err);
-  if (st != NS_EDUPLICATE)
-    return st;
-  ns_err_clear(err);
-  return insert_each_key(db, rows, n, err);
-}
-
 static ns_status insert_ready(ns_db *db, const ns_insert *rows, size_t n,
                               ns_err *err) {
   ready r;
@@ -428,7 +308,7 @@ static ns_status end_doomed(ns_db *db, const ns_insert *rows, size_t n,
 static ns_status insert_found(ns_db *db, const ns_insert *rows, size_t n,
                               const ns_edges *edges, ns_err *err) {
   ns_status st;
-  if ((st = insert_keys(db, rows, n, err)) != NS_OK ||
+  if ((st = ns_push_keys(db, rows, n, err)) != NS_OK ||
       (st = insert_rows(db, rows, n, err)) != NS_OK ||
       (st = insert_children(db, rows, n, err)) != NS_OK ||
       (st = ns_push_edges_write(db, edges, err)) != NS_OK ||
@@ -503,8 +383,8 @@ ns_status ns_push_write_pipelined(ns_db *db, const ns_insert *rows, size_t n, bo
 /* ------------------------------------------------------------------ alone */
 
 enum { /* the params of push_one */
-  O_QUEUE, O_ID, O_DELAY, O_RANK, O_KEY, O_RING, O_KIND, O_NAME, O_PAYLOAD, O_PRIORITY,
-  O_ATTEMPTS, O_CRASHES, O_BACKOFF, O_TIMEOUT, O_NONCE, O_DECAY, O_POLLS,
+  O_QUEUE, O_ID, O_DELAY, O_RANK, O_KEY, O_PERIOD, O_RING, O_KIND, O_NAME, O_PAYLOAD,
+  O_PRIORITY, O_ATTEMPTS, O_CRASHES, O_BACKOFF, O_TIMEOUT, O_NONCE, O_DECAY, O_POLLS,
   O_DEADLINE, O_ON_FAIL, O_COUNT
 };
 
@@ -517,6 +397,7 @@ ns_status ns_push_write_one(ns_db *db, const ns_insert *row, bool *ring, bool *c
                                     [O_DELAY] = ns_vint(p->delay),
                                     [O_RANK] = ns_vint(255 - p->priority),
                                     [O_KEY] = ns_vopt(p->unique),
+                                    [O_PERIOD] = ns_push_period(p),
                                     [O_RING] = ns_vint(*ring),
                                     [O_KIND] = ns_vint(ns_db_kind_of(p->name)),
                                     [O_NAME] = ns_vtext(p->name),

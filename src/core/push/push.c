@@ -67,7 +67,7 @@ static ns_status insert_unkept(ns_db *db, ns_insert *rows, size_t n, bool *yes, 
   ns_status st;
   size_t i = 0;
   *yes = false;
-  while (i < n && rows[i].push->keep == 0)
+  while (i < n && rows[i].push->on_conflict == NS_REFUSE)
     i++;
   if (i == n)
     return ns_push_write(db, rows, n, NULL, err);
@@ -137,7 +137,8 @@ static void put_content(ns_buf *to, ns_bytes queue, const ns_push *jobs, size_t 
                 (long long)p->backoff, (long long)p->timeout, (long long)p->deadline,
                 (long long)p->parent);
     put_text(to, p->after);
-    ns_buf_addf(to, "%lld %lld ", (long long)p->on_fail_run, (long long)p->keep);
+    ns_buf_addf(to, "%lld %lld %lld ", (long long)p->on_fail_run, (long long)p->on_conflict,
+                (long long)p->period);
   }
 }
 
@@ -255,6 +256,8 @@ static ns_status check_numbers(const ns_push *p, ns_err *err) {
       (st = check_range("max_polls", p->max_polls, -1, 1000000000, err)) != NS_OK ||
       (st = check_range("max_phases", p->max_phases, -1, 1000000, err)) != NS_OK ||
       (st = check_range("delay (µs)", p->delay, 0, far, err)) != NS_OK ||
+      (st = check_range("period (µs)", p->period, 0, far, err)) != NS_OK ||
+      (st = check_range("on_conflict", p->on_conflict, NS_REFUSE, NS_KEEP, err)) != NS_OK ||
       (st = check_range("backoff (µs)", p->backoff, 0, far, err)) != NS_OK ||
       (st = check_range("timeout (µs)", p->timeout, 1, far, err)) != NS_OK)
     return st;
@@ -268,8 +271,8 @@ ns_status ns_push_check(const ns_push *p, int64_t max_payload, ns_err *err) {
     st = ns_db_name_check(p->queue, "queue name", NS_MAX_QUEUE, err);
   if (st == NS_OK && p->unique.p != NULL)
     st = check_key(p->unique, err);
-  if (st == NS_OK && p->keep != 0 && p->unique.p == NULL)
-    st = ns_fail(err, NS_EINVALID, "what is to be kept has no unique key");
+  if (st == NS_OK && (p->on_conflict != NS_REFUSE || p->period != 0) && p->unique.p == NULL)
+    st = ns_fail(err, NS_EINVALID, "there is no unique key, but what is to be done with one");
   if (st == NS_OK && p->payload.p == NULL)
     st = ns_fail(err, NS_EINVALID, "the payload is absent; push null instead");
   if (st == NS_OK && p->payload.n > (uint64_t)max)
@@ -345,6 +348,7 @@ static void note_ids(ns_db *db, ns_push *jobs, const work *w) {
   for (size_t i = 0; i < w->n; i++) {
     bool keep = w->rows[i].kept != 0;
     jobs[i].id = keep ? w->rows[i].kept : w->rows[i].id;
+    jobs[i].outcome = keep ? NS_KEPT : NS_PUSHED;
     kept += keep;
   }
   db->count.pushed += (int64_t)(w->n - kept);

@@ -41,15 +41,6 @@ static inline int64_t ns_seq(int64_t run, size_t i) {
 ** is 1 + the index of that row (else 0). Errors: DUPLICATE, INVALID, TOO_BIG, BUSY, GONE. */
 ns_status ns_push_write(ns_db *db, ns_insert *rows, size_t n, size_t *held, ns_err *err);
 
-/* The owner of the unique key 'key' of a queue that was refused to us a moment ago; '*id' 0:
-** no job any more. Errors: BUSY, GONE. */
-ns_status ns_push_key_owner(ns_db *db, int64_t queue, ns_bytes key, int64_t *id, ns_err *err);
-
-/* Takes, on the open transaction, the keys of rows pushed with 'keep', and finds the owners of
-** taken keys ('kept'). Rows with taken keys are not to be inserted. '*again': a key has its own
-** row as owner, so an earlier try has written the push. Errors: BUSY, GONE. */
-ns_status ns_push_keep(ns_db *db, ns_insert *rows, size_t n, bool *again, ns_err *err);
-
 /* One try to write jobs in a transaction of its own, outside any other. None of them waits for
 ** a job or has a parent; of several none has a key. '*ring', '*cut': as ns_db_pipeline. */
 ns_status ns_push_write_pipelined(ns_db *db, const ns_insert *rows, size_t n, bool *ring, bool *cut,
@@ -61,6 +52,36 @@ ns_status ns_push_write_one(ns_db *db, const ns_insert *row, bool *ring, bool *c
 
 /* True when one of the rows may start within the next 10 s: worth a ring. */
 bool ns_push_starts_soon(const ns_insert *rows, size_t n);
+
+/* ------------------------------------------------- unique keys: unique.c */
+
+/* The period of its key as a parameter; NULL: it has none. */
+ns_value ns_push_period(const ns_push *p);
+
+/* A unique key, and the job that is to have it. */
+typedef struct ns_key {
+  int64_t queue;
+  ns_bytes text;
+  int64_t job, period; /* µs; 0: none */
+} ns_key;
+
+typedef struct ns_key_owner {
+  int64_t job;  /* 0: none any more */
+  bool done;    /* it lives no more, and its period is not over */
+  int64_t left; /* of that, µs */
+} ns_key_owner;
+
+/* Takes a key on the open transaction: one that is free, whose period is over, or that the same
+** job has since it was done. Errors: DUPLICATE ('*owner' has it), BUSY, GONE. */
+ns_status ns_push_key_take(ns_db *db, const ns_key *key, ns_key_owner *owner, ns_err *err);
+
+/* Takes the keys of the rows that refuse. Errors: DUPLICATE (err->job has one), BUSY, GONE. */
+ns_status ns_push_keys(ns_db *db, const ns_insert *rows, size_t n, ns_err *err);
+
+/* Takes, on the open transaction, the keys of the other rows, and finds the owners of taken keys
+** ('kept'). Rows with taken keys are not to be inserted. '*again': a key has its own row as
+** owner, so an earlier try has written the push. Errors: BUSY, GONE. */
+ns_status ns_push_keep(ns_db *db, ns_insert *rows, size_t n, bool *again, ns_err *err);
 
 /* -------------------------------------------------------- edges: edges.c */
 

@@ -147,9 +147,11 @@ static ns_status lock_keys(ns_db *db, ns_outcome *outcomes, size_t n, ns_err *er
                          .unique = key_of(&outcomes[i])};
   if (st == NS_OK)
     st = ns_finish_keys(db, ends, n, held, err);
-  for (size_t i = 0; st == NS_OK && i < n; i++)
+  for (size_t i = 0; st == NS_OK && i < n; i++) {
+    outcomes[i].keeps_key = ends[i].keeps_key;
     if (held[i])
       ns_settle_put_off(&outcomes[i]);
+  }
   free(held);
   free(ends);
   return st;
@@ -242,6 +244,7 @@ static ns_status write_ends(ns_db *db, const ns_outcome *outcomes, size_t n, ns_
                          .polls = f->polls,
                          .crashes = f->crashes,
                          .unique = key_of(f),
+                         .keeps_key = done && f->keeps_key,
                          .failed = f->attempt != NULL,
                          .forgotten = done && db->settle.forgets && f->root == 0};
   }

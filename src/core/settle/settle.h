@@ -64,6 +64,7 @@ typedef struct ns_outcome {
   int64_t decay;       /* of its priority, with each return that sinks it */
   char *key;           /* its unique key, owned; NULL: none */
   size_t keylen;
+  bool keeps_key;      /* while the period of its push is not over */
   bool plain;          /* done, and nothing else to be written: see ns_settle_fast_acks */
   bool gone;           /* so settled; nothing else is known */
   bool locked;

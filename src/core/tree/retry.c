@@ -19,6 +19,7 @@
 #include "clock.h"
 #include "db/db.h"
 #include "finish/finish.h"
+#include "push/push.h"
 #include "source/source.h"
 #include "tree/tree.h"
 
@@ -77,11 +78,10 @@ static ns_status take_keys(ns_db *db, ns_tree *t, pasts *p, ns_err *err) {
   size_t kept = 0;
   for (size_t i = 0; st == NS_OK && i < p->n; i++) {
     past x = p->items[i];
+    const ns_key key = {x.queue_id, {x.key, x.keylen}, x.id, 0};
+    ns_key_owner owner;
     if (x.key != NULL)
-      st = ns_db_run(
-          db, NS_SQL_PUSH_UNIQUE,
-          (ns_value[]){ns_vint(x.queue_id), ns_vtext(((ns_bytes){x.key, x.keylen})), ns_vint(x.id)},
-          err);
+      st = ns_push_key_take(db, &key, &owner, err);
     if (st == NS_OK) {
       p->items[i] = p->items[kept];
       p->items[kept++] = x;
