@@ -931,8 +931,9 @@ local Queue = {}
 ---@class nightshift.Unique
 ---@field key string any text of 1 to 190 characters, compared byte by byte
 ---@field period nightshift.Duration? from the push: a job that is done sooner has the key until then
----@field on_conflict "refuse"|"keep"|nil when a job has the key: `DUPLICATE` (default), or nothing is pushed and
----the id is that job's; not in flows and for children
+---@field on_conflict "refuse"|"keep"|"replace"|nil when a job has the key: `DUPLICATE` (default); nothing is pushed
+---and the id is that job's; or a job that has not begun becomes this one, and one that has is followed by it. Not in
+---flows and for children
 
 ---@class nightshift.PushOptions
 ---@field delay nightshift.Duration? run it this much later
@@ -956,7 +957,8 @@ local Queue = {}
 ---@param payload any encoded as JSON; nil is null
 ---@param opts nightshift.PushOptions?
 ---@return integer? id
----@return string? message; or `kept`: nothing was pushed, the id is that of the job with the key
+---@return string? message; or `kept`: nothing was pushed, the id is that of the job with the key; or `replaced`: that
+---job has become this one
 ---@return nightshift.Code? code `INVALID`, `TOO_BIG`, `DUPLICATE`, `GONE`, `BUSY`, `DENIED`
 ---@return integer? holder with `DUPLICATE`: the job that has the key
 function Queue:push(name, payload, opts) end
@@ -965,7 +967,7 @@ function Queue:push(name, payload, opts) end
 --- other keys raises.
 ---@param items {[1]: string, [2]: any, [3]: nightshift.PushOptions?}[]
 ---@return integer[]? ids
----@return string|table<integer, "kept">|nil message; or `kept` by place, as of `push`
+---@return string|table<integer, "kept"|"replaced">|nil message; or such words by place, as of `push`
 ---@return nightshift.Code? code
 ---@return integer? holder with `DUPLICATE`: the job that has the key
 function Queue:push_many(items) end

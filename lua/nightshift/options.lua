@@ -325,8 +325,8 @@ local function span(least)
   end
 end
 
-local CONFLICTS = { refuse = 0, keep = 1 } -- as the core has them
-local UNIQUE = { key = unique, period = span(1), on_conflict = options.one_of("refuse", "keep") }
+local CONFLICTS = { refuse = 0, keep = 1, replace = 2 } -- as the core has them
+local UNIQUE = { key = unique, period = span(1), on_conflict = options.one_of("refuse", "keep", "replace") }
 
 --- Check: a key, or {key =, period =, on_conflict =}; gives the latter.
 local function unique_push(value, what)
@@ -407,8 +407,10 @@ options.PUSH = {
 --- Check: as above for a job that has its id before the key is asked for.
 local function unique_own(value, what)
   local read, message = unique_push(value, what)
-  if read and read.on_conflict == "keep" then
-    return nil, what .. ": on_conflict 'keep' is for push and push_many; a child or node of a flow is its own job"
+  local word = read and read.on_conflict
+  if word == "keep" or word == "replace" then
+    return nil, ("%s: on_conflict '%s' is for push and push_many; a child or node of a flow is its own job"):format(
+      what, word)
   end
   return read, message
 end

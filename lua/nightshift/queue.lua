@@ -113,7 +113,8 @@ end
 ---@param payload any encoded as JSON; nil is null
 ---@param opts nightshift.PushOptions?
 ---@return integer|nil id
----@return string? message, or "kept": nothing was pushed, the id is of the job that has the key
+---@return string? message; "kept": nothing was pushed, the id is of the job that has the key; or
+-- "replaced": that job has become this one
 ---@return string? code
 ---@return integer? holder with DUPLICATE: the job that has the key
 function methods:push(name, payload, opts, extra)
@@ -165,7 +166,7 @@ end
 --- Pushes many jobs in one transaction: all or none.
 ---@param items table[] each {name, payload, options}
 ---@return integer[]|nil ids in the order of the items
----@return string|table|nil message, or "kept" by place, where the id is of the job that has the key
+---@return string|table|nil message; or "kept", "replaced" by place, as of push
 ---@return string? code
 ---@return integer? holder with DUPLICATE: the job that has the key
 function methods:push_many(items)

@@ -695,6 +695,19 @@ local verbs = {
     end,
     no = {}, yes = { live = 2, ready = 2 },
   },
+  ["push that replaces"] = {
+    verb = function(q, _, name)
+      return q:push(name, { n = 1 }, { delay = 0, unique = { key = name, on_conflict = "replace" } })
+    end,
+    no = {}, yes = { live = 1, ready = 1 }, alone = true,
+  },
+  ["push that replaces a job"] = {
+    prepare = function(_, _, q) return { id = assert(q:push("old", 1, { unique = "cut", delay = 60 })) } end,
+    verb = function(q, _, name)
+      return q:push(name, { n = 1 }, { unique = { key = "cut", on_conflict = "replace" } })
+    end,
+    no = { live = 1, ready = 1, later = 1 }, yes = { live = 2, ready = 2 },
+  },
   claim = {
     prepare = function(_, pushed) return pushed end,
     verb = function(q) return q:claim() end,

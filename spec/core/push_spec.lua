@@ -453,7 +453,7 @@ describe("unique keys:", function()
       end
       local none, message, code = q:push("a", 1, { unique = { key = "k", on_conflict = "drop" } })
       assert.same({ nil, "INVALID" }, { none, code })
-      assert.is_truthy(message:find("refuse, keep", 1, true), message)
+      assert.is_truthy(message:find("refuse, keep, replace", 1, true), message)
       none, message, code = handle:flow { name = "a", unique = { key = "k", on_conflict = "keep" } }
       assert.same({ nil, "INVALID" }, { none, code })
       assert.is_truthy(message:find("is its own job", 1, true), message)
@@ -625,9 +625,235 @@ describe("unique keys:", function()
     end)
   end)
 
+  describe("a job that has a key is replaced:", function()
+    local handle, q, name
+
+    with_database(function(...)
+      local _
+      handle, q, _, name = ...
+    end)
+
+    local function replace(more)
+      local options = { unique = { key = "k", on_conflict = "replace" } }
+      for key, value in pairs(more or {}) do options[key] = value end
+      return options
+    end
+
+    --- What is claimable now, one after the other, each done.
+    local function work()
+      local seen = {}
+      for job in q:jobs() do
+        seen[#seen + 1] = ("%s %s"):format(job.name, job.payload)
+        assert(job:ack())
+      end
+      return seen
+    end
+
+    local function rows(where) return handle:execute("SELECT COUNT(*) AS n FROM nightshift_" .. where)[1].n end
+
+    it("a ready one becomes the new one, with its id", function()
+      local id = assert(q:push("old", 1, replace { priority = 7, max_attempts = 3, timeout = 9 }))
+      assert(q:push("other", 1))
+      assert.same({ id, "replaced", n = 2 }, table.pack(q:push("new", { n = 2 }, replace { max_attempts = 4 })))
+      local info = handle:job(id)
+      assert.same({ "new", 2, 100, 4, 3600, "ready", "k" },
+        { info.name, info.payload.n, info.priority, info.max_attempts, info.timeout, info.state, info.unique })
+      assert.same({ id, { [2] = "replaced" } }, (function()
+        local ids, outcomes = q:push_many { { "more", 0 }, { "newer", 3, replace() } }
+        return { ids[2], outcomes }
+      end)())
+      assert.same({ "other 1", "newer 3", "more 0" }, work())
+      assert.equal(0, rows "ready WHERE job_id > 0")
+      assert.equal(0, rows "unique_key")
+      assert.is_true(assert(q:push("new", 4, replace())) > id)
+    end)
+
+    it("a scheduled one is due when the new one says", function()
+      local id = assert(q:push("old", 1, replace { delay = 60 }))
+      assert.equal(id, (q:push("later", 2, replace { delay = 3600 })))
+      local due = handle:job(id).due
+      assert.is_true(due - handle:execute "SELECT UNIX_TIMESTAMP() AS n"[1].n > 3000)
+      assert.equal(1, rows "scheduled")
+      assert.equal(id, (q:push("now", 3, replace())))
+      assert.same({ "now 3" }, work())
+      assert.equal(0, rows "scheduled")
+      id = assert(q:push("now", 4, replace()))
+      assert.equal(id, (q:push("later", 5, replace { delay = 3600 })))
+      assert.is_nil(q:claim())
+      assert(handle:run_now(id))
+      assert.same({ "later 5" }, work())
+    end)
+
+    it("one that has failed, or polls, starts afresh", function()
+      local id = assert(q:push("old", 1, replace { backoff = 60 }))
+      assert(q:claim():fail "no")
+      assert.equal(1, handle:job(id).attempts)
+      assert.equal(id, (q:push("new", 2, replace())))
+      local job = assert(q:claim())
+      assert.same({ id, "new", 0, 0 }, { job.id, job.name, job.attempts, job.polls })
+      assert(job:again(60, { page = 2 }))
+      assert.equal(id, (q:push("newer", 3, replace())))
+      job = assert(q:claim())
+      assert.same({ id, "newer", 0, nil }, { job.id, job.name, job.polls, job.state })
+    end)
+
+    for how, finish in pairs {
+      done = function(job) return job:ack() end, dead = function(job) return job:discard "no" end,
+      given_back = function(job) return job:release() end,
+    } do
+      it("a claimed one is followed by the new one, whatever becomes of it: " .. how, function()
+        local first = assert(q:push("first", 1, replace()))
+        local job = assert(q:claim())
+        local second = assert(q:push("second", 2, replace()))
+        assert.is_true(second > first)
+        assert.same({ second, "replaced" }, { q:push("third", 3, replace()) })
+        assert.equal(second, select(4, q:push("fourth", 4, { unique = "k" })))
+        assert.is_nil(q:claim())
+        assert.is_truthy(handle:why(second):find(("#%d"):format(first), 1, true), (handle:why(second)))
+        assert(finish(job))
+        if how == "given_back" then
+          job = assert(q:claim())
+          assert.equal(first, job.id)
+          assert(job:ack())
+        end
+        assert.same({ "third 3" }, work())
+        assert.equal(0, rows "unique_key")
+        assert.equal(0, rows "edge")
+      end)
+    end
+
+    it("one that waits for others, or is paused, waits on", function()
+      local on = assert(q:push("on", 1))
+      local id = assert(q:push("old", 1, { after = { on }, unique = "k" }))
+      assert.equal(id, (q:push("new", 2, replace())))
+      assert.equal("waiting", handle:job(id).state)
+      assert.same({ "on 1", "new 2" }, work())
+      id = assert(q:push("old", 1, replace()))
+      assert(handle:pause(id))
+      assert.equal(id, (q:push("new", 3, replace { delay = 0 })))
+      assert.is_nil(q:claim())
+      assert(handle:resume(id))
+      assert.same({ "new 3" }, work())
+      id = assert(q:push("old", 1, replace()))
+      local job = assert(q:claim())
+      assert(handle:pause(id)) -- while it runs
+      local second = assert(q:push("second", 4, replace()))
+      assert.not_equal(id, second)
+      assert(job:ack())
+      assert.same({ "second 4" }, work())
+    end)
+
+    it("one that has begun and waits for children or a signal is followed", function()
+      local id = assert(q:push("parent", 1, replace()))
+      local job = assert(q:claim())
+      job:spawn("kid", 1)
+      assert(job:wait())
+      local second = assert(q:push("second", 2, replace()))
+      assert.not_equal(id, second)
+      assert.same({ "kid 1", "parent 1", "second 2" }, work())
+      id = assert(q:push("asks", 1, replace()))
+      assert(q:claim():wait { signal = "go" })
+      second = assert(q:push("second", 3, replace()))
+      assert.not_equal(id, second)
+      assert(handle:signal(id, 1, "go"))
+      assert.same({ "asks 1", "second 3" }, work())
+    end)
+
+    it("one that is done is not: a new one is pushed, within the period too, and begins it anew", function()
+      local period = { unique = { key = "k", period = 60, on_conflict = "replace" } }
+      local id = assert(q:push("a", 1, period))
+      assert.same({ "a 1" }, work())
+      local second, outcome = q:push("a", 2, period)
+      assert.is_true(second > id)
+      assert.is_nil(outcome)
+      assert.equal(second, select(4, q:push("a", 3, { unique = "k" })))
+      assert.same({ "a 2" }, work())
+      assert.equal(second, select(4, q:push("a", 3, { unique = "k" })))
+    end)
+
+    it("in a transaction, which may roll back", function()
+      local id = assert(q:push("old", 1, replace()))
+      local function tx(fail)
+        return handle:transaction(function(t)
+          assert.equal(id, (t:queue("q"):push("new", 2, replace())))
+          assert.equal(id, (t:queue("q"):push("newer", 3, replace())))
+          if fail then return nil, "no" end
+          return true
+        end)
+      end
+      assert.is_nil(tx(true))
+      assert.equal("old", handle:job(id).name)
+      assert.is_true(tx(false))
+      assert.same({ "newer 3" }, work())
+    end)
+
+    it("a child keeps its parent", function()
+      assert(q:push "parent")
+      local parent = assert(q:claim())
+      local kid = parent:spawn("kid", 1, { unique = "k" })
+      assert(parent:wait())
+      assert.equal(kid, (q:push("new", 2, replace())))
+      assert.same({ "new 2", "parent nil" }, work())
+    end)
+
+    it("is refused where it cannot be", function()
+      local _, message, code = q:push_many { { "a", 1, replace() }, { "b", 2, replace() } }
+      assert.equal("DUPLICATE", code)
+      assert.is_truthy(message:find("stands twice", 1, true), message)
+      local on = assert(q:push("on", 1))
+      for why, bad in pairs { after = { after = { on } }, parent = { parent = on } } do
+        _, message, code = q:push("a", 1, replace(bad))
+        assert.equal("INVALID", code)
+        assert.is_truthy(message:find(("'%s'"):format(why), 1, true), message)
+      end
+      _, message, code = handle:flow { name = "a", unique = replace().unique }
+      assert.equal("INVALID", code)
+      assert.is_truthy(message:find("on_conflict 'replace' is for push", 1, true), message)
+      local ok, err = pcall(db.sql, [[CALL nightshift_push('q', 'n', '1',
+        '{"unique": {"key": "k", "on_conflict": "replace"}}')]], name)
+      assert.is_false(ok)
+      assert.is_truthy(tostring(err):find("is for q:push", 1, true), err)
+    end)
+
+    it("while it is being claimed: each push is run once, or replaced by a later one", function()
+      local url = db.fresh()
+      local own <close> = assert(nightshift.open(url))
+      local mine = own:queue "q"
+      local pushers = crew.fork(4, function(i)
+        local its <close> = assert(nightshift.open(url))
+        for n = 1, 40 do
+          local id, message, code
+          repeat
+            id, message, code = its:queue "q":push("n", { i, n }, { unique = { key = "k", on_conflict = "replace" } })
+          until id or code ~= "BUSY"
+          assert(id, message)
+        end
+      end)
+      local last, idle = {}, 0
+      local function take(wait)
+        local job = mine:claim { wait = wait }
+        if not job then return false end
+        local pusher, n = table.unpack(job.payload)
+        assert.is_true(n > (last[pusher] or 0), "a push ran after a later one of its pusher")
+        last[pusher] = n
+        assert.is_true(own:execute "SELECT COUNT(*) AS n FROM nightshift_job"[1].n <= 2)
+        assert(job:ack())
+        return true
+      end
+      while idle < 2 do idle = take(0.5) and 0 or idle + 1 end
+      pushers:wait(60)
+      while take(0) do end
+      local newest = own:execute "SELECT id FROM nightshift_finished ORDER BY finished_at DESC LIMIT 1"[1].id
+      assert.equal(40, own:job(newest).payload[2]) -- the last push of all has run
+      for _, hot in ipairs { "job", "unique_key", "edge", "scheduled", "ready WHERE job_id > 0", "lease" } do
+        assert.equal(0, own:execute("SELECT COUNT(*) AS n FROM nightshift_" .. hot)[1].n, hot)
+      end
+    end)
+  end)
+
   -- 50 processes push the same keys at once.
   describe("fifty pushers", function()
-    local MODES = { "refuse", "keep" }
+    local MODES = { "refuse", "keep", "replace" }
 
     --- Pushes a job under each key once the gate is open, and writes down the id that the key has.
     local function contend(url, folder)

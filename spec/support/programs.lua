@@ -50,13 +50,15 @@ function programs.naive(url, path)
   print "done"
 end
 
--- Pushes keyed jobs again and again, keeping those that are there: alone, with other sessions, and
+-- Pushes keyed jobs again and again, keeping or replacing those that are there: alone, with other sessions, and
 -- in transactions. Prints "ready", then each id that a push gave, then "done".
 function programs.keeper(url, n)
   local db = assert(nightshift.open(url))
   local q = db:queue "q"
 
-  local function keep(i) return { unique = { key = "k" .. i % 3, on_conflict = "keep" } } end
+  local function keep(i)
+    return { unique = { key = "k" .. i % 3, on_conflict = i % 5 == 0 and "replace" or "keep" } }
+  end
 
   local ways = {
     function(i) return { q:push("one", i, keep(i)) } end,

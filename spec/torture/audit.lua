@@ -116,7 +116,7 @@ local function read_history(db)
   each(db, [[SELECT id, outcome, reason, run, parent, JSON_VALUE(payload, '$.tag') AS tag,
     CAST(JSON_VALUE(payload, '$.after') AS SIGNED) AS after
     FROM nightshift_finished WHERE id > ? AND name NOT IN (']] .. checks.old_tree.NAME .. "', '" .. torture_rows.NAME
-    .. "', '" .. torture_ticks.NAME .. "') ORDER BY id LIMIT 5000", function(row) history[row.id] = row end)
+    .. "', '" .. torture_ticks.NAME .. "', 'latest') ORDER BY id LIMIT 5000", function(row) history[row.id] = row end)
   local live = {}
   each(db, "SELECT id FROM nightshift_job WHERE id > ? ORDER BY id LIMIT 5000", function(row) live[row.id] = true end)
   each(db, [[SELECT job_id AS id, GROUP_CONCAT(run, ':', kind) AS list FROM nightshift_attempt
@@ -526,6 +526,19 @@ function Audit:check_periods(db)
   end
 end
 
+--- Jobs that were replaced before they began, or were followed: each id that a push gave has ended.
+function Audit:check_replaced(db, folder)
+  local ended, pushes = {}, 0
+  for _, row in ipairs(assert(db:execute "SELECT id FROM nightshift_finished WHERE name = 'latest'")) do
+    ended[row.id] = true
+  end
+  for w in journal.lines(folder, "latest") do
+    pushes = pushes + 1
+    if not ended[math.tointeger(w[3])] then self:found("lost", "job %s, which replaces others, has not ended", w[3]) end
+  end
+  if pushes > 0 then self:count("pushes that replace", pushes) end
+end
+
 local EMPTY = { "job", "scheduled", "edge", "met", "lease", "expiry", "running", "unique_key", "notice" }
 
 --- Tables that are empty when all is done, and holders that were not missed.
@@ -574,6 +587,7 @@ function audit.run(db, folder)
   self:learn_trees()
   self:check_pushes()
   self:check_periods(db)
+  self:check_replaced(db, folder)
   self:check_trees()
   for id in pairs(self.pruned) do self:check_pruned(id) end
   for id, row in pairs(self.history) do

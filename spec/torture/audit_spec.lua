@@ -342,6 +342,8 @@ describe("the audit", function()
     write.verbs("signal", id, 1, "ok")
   end, "left over", "stuck", "unfinished")
 
+  plants("a job that was replaced and is lost", function() write.latest("acked", 77) end, "lost")
+
   plants("a job that was pushed within the period of another", function()
     for i = 1, 2 do
       local id = push("p2." .. i)

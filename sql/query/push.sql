@@ -1,6 +1,6 @@
--- Statements of a push (push_…), about jobs that wait for jobs (edge_…), about dependents of ended
--- jobs (depend_…), and about signals to jobs (signal_…). None on dependents waits for the lock of
--- another session. Sorted by name.
+-- Statements of a push (push_…, replace_…), about jobs that wait for jobs (edge_…), about
+-- dependents of ended jobs (depend_…), and about signals to jobs (signal_…). None on dependents
+-- waits for the lock of another session. Sorted by name.
 
 -- name: depend_cut
 -- Array-bound. Params: first target, last target, how many edges they have. Key: PRIMARY of
@@ -386,6 +386,45 @@ SELECT job_id FROM nightshift_unique_key WHERE queue_id = ? AND ukey = ?
 -- may be older.
 SELECT job_id, until - {now} FROM nightshift_unique_key WHERE queue_id = ? AND ukey = ?
 LOCK IN SHARE MODE
+
+-- name: replace_give
+-- Params: job, period or NULL, queue, key. Key: PRIMARY of unique_key, locked by replace_lock. The
+-- key is this job's from now on.
+UPDATE nightshift_unique_key SET job_id = ?, held = {now} + ?, until = NULL
+WHERE queue_id = ? AND ukey = ?
+
+-- name: replace_job
+-- Params: runs so far, name, payload, priority, rank, max_attempts, max_crashes, max_polls,
+-- max_phases, backoff, timeout, deadline from now, decay, nonce, delay, run, job. Key: PRIMARY of
+-- job, locked by replace_live. A new piece of work in the place of one that nobody has. A child
+-- keeps its deadline unless a new one is given.
+UPDATE nightshift_job SET since = (? + 1) * 1048576, name = ?, payload = ?, priority = ?, rank = ?,
+  attempts = 0, polls = 0, crashes = 0, lost = 0, missed = 0, missing_since = NULL,
+  max_attempts = ?, max_crashes = ?, max_polls = ?, max_phases = ?, backoff = ?, timeout = ?,
+  deadline = COALESCE({now} + ?, IF(parent IS NULL, NULL, deadline)), decay = ?, nonce = ?,
+  created = {now}, due = {now} + ?, wish = NULL, state = NULL, awaits = NULL, phase = 0, phases = 0,
+  run = ? WHERE id = ?
+
+-- name: replace_live
+-- Params: job. Key: PRIMARY of job; locks the row, waiting for it.
+SELECT queue_id, rank, run, unmet, due, nonce, waits FROM nightshift_job WHERE id = ? FOR UPDATE
+
+-- name: replace_lock
+-- Params: queue, key, job, period or NULL. Key: PRIMARY of unique_key; waits for its owner's
+-- transaction. Takes the key, or locks its row as it is.
+INSERT INTO nightshift_unique_key (queue_id, ukey, job_id, held) VALUES (?, ?, ?, {now} + ?)
+ON DUPLICATE KEY UPDATE job_id = job_id
+
+-- name: replace_owner
+-- Params: queue, key. Key: PRIMARY of unique_key, locked by replace_lock. The job that has it, and
+-- whether that is done.
+SELECT job_id, until IS NOT NULL FROM nightshift_unique_key WHERE queue_id = ? AND ukey = ?
+FOR UPDATE
+
+-- name: replace_scheduled
+-- Params: kind, job. Keys: PRIMARY of job, which is ours, and of scheduled.
+INSERT INTO nightshift_scheduled (run_at, job_id, queue_id, rank, run, kind)
+SELECT due, id, queue_id, rank, run, ? FROM nightshift_job WHERE id = ?
 
 -- name: signal_call
 -- Params: job, value, name. See the procedure.

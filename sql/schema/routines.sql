@@ -245,6 +245,10 @@ BEGIN
     IF JSON_TYPE(JSON_EXTRACT(v_options, '$.unique')) = 'OBJECT' THEN
       SET v_unique = JSON_VALUE(v_options, '$.unique.key');
       SET v_conflict = COALESCE(JSON_VALUE(v_options, '$.unique.on_conflict'), 'refuse');
+      IF v_conflict = 'replace' THEN
+        SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT =
+          'nightshift_push: INVALID: on_conflict replace is for q:push, not for SQL';
+      END IF;
       IF v_unique IS NULL OR v_conflict NOT IN ('keep', 'refuse')
         OR JSON_LENGTH(v_options, '$.unique') > 1 + JSON_EXISTS(v_options, '$.unique.on_conflict')
           + JSON_EXISTS(v_options, '$.unique.period') THEN

@@ -123,11 +123,14 @@ ns_status ns_migrate(ns_db *db, int *from, ns_err *err);
 
 /* ------------------------------------------------------------------ push */
 
-/* When a job has the unique key of a push already: the push is DUPLICATE; or nothing is pushed. */
-enum { NS_REFUSE, NS_KEEP };
+/* When a job has the unique key of a push already. REFUSE: the push is DUPLICATE. KEEP: nothing is
+** pushed. REPLACE: a job that has not begun becomes this one, and one that has is followed by
+** it. */
+enum { NS_REFUSE, NS_KEEP, NS_REPLACE };
 
-/* What a push has done: a new job; or none, and 'id' is the job that has its key. */
-enum { NS_PUSHED, NS_KEPT };
+/* What a push has done. PUSHED: a new job. KEPT: none, and 'id' is the job that has its key.
+** REPLACED: 'id' is a job that had it, and is this one now. */
+enum { NS_PUSHED, NS_KEPT, NS_REPLACED };
 
 /* One job to push; ns_push_new gives one with every default. */
 typedef struct ns_push {
@@ -148,11 +151,12 @@ typedef struct ns_push {
                      ** poll is dead; -1: its parent's, or none */
   ns_bytes unique;   /* key that at most one live job of the queue has */
   int64_t period;    /* µs from the push: a job that is done sooner has the key until then; 0: none */
-  int64_t on_conflict; /* NS_REFUSE; or, not for children of a verdict, NS_KEEP */
+  int64_t on_conflict; /* NS_REFUSE; or, not for children of a verdict, NS_KEEP, NS_REPLACE (not with
+                       ** 'parent' or 'after') */
   int64_t parent;    /* a live job; 0: none */
   ns_bytes after;    /* "[id,…]" of jobs to wait for; absent: none */
   int64_t on_fail_run; /* when a job in 'after' fails: 1: run all the same, 0: be cancelled */
-  int64_t outcome;   /* out: NS_PUSHED, NS_KEPT */
+  int64_t outcome;   /* out: NS_PUSHED, NS_KEPT, NS_REPLACED */
 } ns_push;
 
 /* A push with every default; 'name' and 'payload' are borrowed. */

@@ -212,7 +212,7 @@ static void pushids(lua_State *L, const nsl_batch *b) {
 
 /* A table of words by place for the ids that are no new jobs'; how many values: none for none. */
 static int pushoutcomes(lua_State *L, const nsl_batch *b) {
-  static const char *const words[] = {[NS_KEPT] = "kept"};
+  static const char *const words[] = {[NS_KEPT] = "kept", [NS_REPLACED] = "replaced"};
   size_t first = 0;
   while (first < b->n && b->jobs[first].outcome == NS_PUSHED)
     first++;
@@ -236,7 +236,7 @@ options, or {name=, payload=, queue=, id=, delay=, priority=,
 max_attempts=, max_crashes=, max_polls=, backoff=, timeout=, deadline=, unique=,
 period=, on_conflict=, parent=}, with a payload that may also be `json`, encoded before
 @treturn[1] {integer,...} ids
-@treturn[1] ?table by place: `kept` where the id is no new job's; nothing when all are
+@treturn[1] ?table by place: `kept` or `replaced` where the id is no new job's; nothing when all are
 @treturn[2] nil
 @treturn[2] string message
 @treturn[2] string code `INVALID`, `TOO_BIG`, `DUPLICATE`, `GONE`, `BUSY`

@@ -29,8 +29,9 @@ local function define_push(parser)
   push:option("--decay", "Priority it loses with each return that is no end, 0 to 255."):convert(context.integer)
   push:option("--unique", "Key that at most one live job of the queue has.")
   push:option("--unique-period", "From now: a job that is done sooner has the key until then.")
-  push:option("--on-conflict", "When a job has the key: refuse, or keep that job and print its id.")
-    :choices { "refuse", "keep" }
+  push:option("--on-conflict", "When a job has the key: refuse; keep that job and print its id; or "
+    .. "replace it if it has not begun, and print its id, else be pushed to follow it.")
+    :choices { "refuse", "keep", "replace" }
   push:option("--max-attempts", "Errors before it is dead."):convert(context.integer)
   push:option("--max-polls", "Polls before it is dead."):convert(context.integer)
   push:option("--max-phases", "Waits without a signal before it is dead; 0: no limit."):convert(context.integer)

@@ -304,15 +304,8 @@ ns_status ns_run_now(ns_db *db, int64_t id, ns_err *err) {
 
 ns_status ns_admin_take(ns_db *db, const ns_admin_work *w, bool *taken, ns_err *err) {
   const ns_live *j = &w->now;
-  const ns_value due[] = {ns_vint(j->due), ns_vint(w->id)};
-  const ns_value of[] = {ns_vint(j->queue_id), ns_vint(j->rank), ns_vint(w->id), ns_vint(j->run)};
-  const ns_value *row = NULL;
-  ns_status st = delete_row(db, NS_SQL_ADMIN_TAKE_SCHEDULED, due, taken, err);
-  if (st != NS_OK || *taken || (st = ns_db_run(db, NS_SQL_ADMIN_READY_AT, of, err)) != NS_OK ||
-      (st = ns_db_row(db, NS_SQL_ADMIN_READY_AT, &row, err)) != NS_OK || row == NULL)
-    return st;
-  return delete_row(db, NS_SQL_ADMIN_TAKE_READY,
-                    (ns_value[]){of[0], of[1], ns_vint(row[0].i), of[2]}, taken, err);
+  const ns_claim_place at = {j->queue_id, j->rank, w->id, j->run, j->due};
+  return ns_claim_withdraw(db, &at, taken, err);
 }
 
 ns_status ns_admin_queue_again(ns_db *db, const ns_admin_work *w, ns_err *err) {

@@ -205,6 +205,16 @@ ns_status ns_claim_promote(ns_db *db, int64_t *next_due, ns_err *err);
 /* After the commit: rows that were promoted are not looked at again. */
 void ns_claim_promoted(ns_db *db);
 
+/* Where a job that is locked stands, unless it is claimed: by its own row. */
+typedef struct ns_claim_place {
+  int64_t queue_id, rank, id, run, due;
+} ns_claim_place;
+
+/* Takes the job's row out of scheduled or ready: then no claim has it, or will. When there is
+** none ('*taken' false) it is claimed, maybe since a moment ago, or it waits. Waits for a session
+** that claims or promotes it; a claim waits for no lock. */
+ns_status ns_claim_withdraw(ns_db *db, const ns_claim_place *j, bool *taken, ns_err *err);
+
 /* Makes one job ready now. */
 ns_status ns_claim_promote_one(ns_db *db, int64_t queue_id, int64_t rank, int64_t id, int64_t run,
                                int64_t kind, ns_err *err);

@@ -44,6 +44,26 @@ ns_status ns_claim_promote_one(ns_db *db, int64_t queue_id, int64_t rank, int64_
                     1, err);
 }
 
+/* Did the statement take a row? */
+static ns_status delete_row(ns_db *db, ns_sql sql, const ns_value *params, bool *taken,
+                            ns_err *err) {
+  ns_status st = ns_db_run(db, sql, params, err);
+  *taken = st == NS_OK && ns_db_affected(db, sql) > 0;
+  return st;
+}
+
+ns_status ns_claim_withdraw(ns_db *db, const ns_claim_place *j, bool *taken, ns_err *err) {
+  const ns_value due[] = {ns_vint(j->due), ns_vint(j->id)};
+  const ns_value of[] = {ns_vint(j->queue_id), ns_vint(j->rank), ns_vint(j->id), ns_vint(j->run)};
+  const ns_value *row = NULL;
+  ns_status st = delete_row(db, NS_SQL_ADMIN_TAKE_SCHEDULED, due, taken, err);
+  if (st != NS_OK || *taken || (st = ns_db_run(db, NS_SQL_ADMIN_READY_AT, of, err)) != NS_OK ||
+      (st = ns_db_row(db, NS_SQL_ADMIN_READY_AT, &row, err)) != NS_OK || row == NULL)
+    return st;
+  return delete_row(db, NS_SQL_ADMIN_TAKE_READY,
+                    (ns_value[]){of[0], of[1], ns_vint(row[0].i), of[2]}, taken, err);
+}
+
 /* A due row: run_at, job, queue, rank, run, kind. */
 enum { P_RUN_AT, P_JOB, P_QUEUE, P_RANK, P_RUN, P_KIND, P_OFFSET, P_ALONE, P_COUNT };
 

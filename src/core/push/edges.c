@@ -60,7 +60,8 @@ static ns_status collect_targets(const ns_insert *rows, size_t n, wishes *w, ns_
   ns_status st = NS_OK;
   size_t kept = 0;
   for (size_t i = 0; st == NS_OK && i < n; i++) {
-    if (rows[i].waits && !add_wish(w, rows[i].parent, i))
+    if ((rows[i].waits && !add_wish(w, rows[i].parent, i)) ||
+        (rows[i].behind != 0 && !add_wish(w, rows[i].behind, i)))
       st = ns_no_memory(err);
     if (st == NS_OK && rows[i].push->after.p != NULL)
       st = read_after(w, rows[i].push->after, i, err);

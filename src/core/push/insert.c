@@ -144,7 +144,7 @@ static void full_row(batch *b, size_t n, size_t i, const ns_insert *row) {
   ints[C_PARENT * n] = row->parent;
   ints[C_ROOT * n] = row->root;
   ints[C_UNMET * n] = row->unmet;
-  ints[C_ON_FAIL * n] = p->on_fail_run ? 2 : 1; /* of the ENUM */
+  ints[C_ON_FAIL * n] = p->on_fail_run || row->behind != 0 ? 2 : 1; /* of the ENUM */
   ints[C_PAUSED * n] = row->paused;
   b->texts[C_UKEY * n + i] = p->unique;
   b->texts[C_AFTER * n + i] = after_of(b, row);
@@ -222,7 +222,8 @@ static size_t list_scheduled(ns_buf *ids, const ns_insert *rows, size_t n) {
 
 bool ns_push_starts_soon(const ns_insert *rows, size_t n) {
   for (size_t i = 0; i < n; i++)
-    if (rows[i].kept == 0 && is_free(&rows[i]) && rows[i].push->delay < RING_WITHIN)
+    if ((rows[i].kept == 0 || rows[i].replaced) && is_free(&rows[i]) &&
+        rows[i].push->delay < RING_WITHIN)
       return true;
   return false;
 }

@@ -23,10 +23,9 @@
 /* Is there a row for this id and nonce? 'sql' says where to look. */
 static ns_status find_written(ns_db *db, ns_sql sql, const ns_insert *row, bool *yes, ns_err *err) {
   const ns_value *found = NULL;
-  ns_status st = ns_db_run(
-      db, sql,
-      (ns_value[]){ns_vint(row->id), ns_vint(row->nonce), ns_vint(row->id), ns_vint(row->nonce)},
-      err);
+  const ns_value id = ns_vint(row->replaced ? row->kept : row->id);
+  const ns_value nonce = ns_vint(row->nonce);
+  ns_status st = ns_db_run(db, sql, (ns_value[]){id, nonce, id, nonce}, err);
   if (st == NS_OK)
     st = ns_db_row(db, sql, &found, err);
   *yes = found != NULL;
@@ -85,7 +84,7 @@ static ns_status insert_unkept(ns_db *db, ns_insert *rows, size_t n, bool *yes, 
 /* The first row that the earlier try wrote; n: none, so it did not matter. */
 static size_t first_written(const ns_insert *rows, size_t n) {
   size_t i = 0;
-  while (i < n && rows[i].kept != 0)
+  while (i < n && rows[i].kept != 0 && !rows[i].replaced)
     i++;
   return i;
 }
@@ -99,18 +98,22 @@ static size_t first_written(const ns_insert *rows, size_t n) {
 static ns_status replay_push(ns_db *db, ns_insert *rows, size_t n, bool *yes, ns_err *err) {
   ns_err second;
   size_t first = first_written(rows, n);
+  ns_insert written;
   ns_status st = NS_OK;
   if (first == n)
     return insert_unkept(db, rows, n, yes, err);
-  st = find_written(db, NS_SQL_PUSH_REPLAYED, &rows[first], yes, err);
+  written = rows[first]; /* as that try has left it */
+  st = find_written(db, NS_SQL_PUSH_REPLAYED, &written, yes, err);
   if (st != NS_OK || *yes)
     return st;
   st = insert_unkept(db, rows, n, yes, err);
   if (st == NS_OK && !*yes)
-    st = find_written(db, NS_SQL_PUSH_REPLAYED_END, &rows[first], yes, err);
+    st = find_written(db, NS_SQL_PUSH_REPLAYED_END, &written, yes, err);
   else if (st == NS_EDUPLICATE &&
-           find_written(db, NS_SQL_PUSH_REPLAYED, &rows[first], yes, &second) == NS_OK && *yes)
+           find_written(db, NS_SQL_PUSH_REPLAYED, &written, yes, &second) == NS_OK && *yes)
     st = NS_OK;
+  if (*yes)
+    rows[first] = written;
   return st;
 }
 
@@ -165,7 +168,7 @@ static void remember_push(ns_db *db, ns_bytes queue, const ns_push *jobs, const 
   for (size_t i = 0; tokens != NULL && i < n; i++) {
     tokens[3 * i] = rows[i].id;
     tokens[3 * i + 1] = rows[i].nonce;
-    tokens[3 * i + 2] = rows[i].kept;
+    tokens[3 * i + 2] = rows[i].replaced ? -rows[i].kept : rows[i].kept;
   }
   free(d->tokens);
   d->tokens = tokens;
@@ -182,7 +185,8 @@ static void take_remembered_ids(const ns_db *db, const ns_push *jobs, ns_insert 
     rows[i].deadline_in = -1;
     rows[i].id = d->tokens[3 * i];
     rows[i].nonce = d->tokens[3 * i + 1];
-    rows[i].kept = d->tokens[3 * i + 2];
+    rows[i].replaced = d->tokens[3 * i + 2] < 0;
+    rows[i].kept = llabs(d->tokens[3 * i + 2]);
   }
 }
 
@@ -257,7 +261,7 @@ static ns_status check_numbers(const ns_push *p, ns_err *err) {
       (st = check_range("max_phases", p->max_phases, -1, 1000000, err)) != NS_OK ||
       (st = check_range("delay (µs)", p->delay, 0, far, err)) != NS_OK ||
       (st = check_range("period (µs)", p->period, 0, far, err)) != NS_OK ||
-      (st = check_range("on_conflict", p->on_conflict, NS_REFUSE, NS_KEEP, err)) != NS_OK ||
+      (st = check_range("on_conflict", p->on_conflict, NS_REFUSE, NS_REPLACE, err)) != NS_OK ||
       (st = check_range("backoff (µs)", p->backoff, 0, far, err)) != NS_OK ||
       (st = check_range("timeout (µs)", p->timeout, 1, far, err)) != NS_OK)
     return st;
@@ -273,6 +277,8 @@ ns_status ns_push_check(const ns_push *p, int64_t max_payload, ns_err *err) {
     st = check_key(p->unique, err);
   if (st == NS_OK && (p->on_conflict != NS_REFUSE || p->period != 0) && p->unique.p == NULL)
     st = ns_fail(err, NS_EINVALID, "there is no unique key, but what is to be done with one");
+  if (st == NS_OK && p->on_conflict == NS_REPLACE && (p->parent != 0 || p->after.p != NULL))
+    st = ns_fail(err, NS_EINVALID, "a job that replaces another has no 'parent' and no 'after'");
   if (st == NS_OK && p->payload.p == NULL)
     st = ns_fail(err, NS_EINVALID, "the payload is absent; push null instead");
   if (st == NS_OK && p->payload.n > (uint64_t)max)
@@ -348,7 +354,7 @@ static void note_ids(ns_db *db, ns_push *jobs, const work *w) {
   for (size_t i = 0; i < w->n; i++) {
     bool keep = w->rows[i].kept != 0;
     jobs[i].id = keep ? w->rows[i].kept : w->rows[i].id;
-    jobs[i].outcome = keep ? NS_KEPT : NS_PUSHED;
+    jobs[i].outcome = w->rows[i].replaced ? NS_REPLACED : keep ? NS_KEPT : NS_PUSHED;
     kept += keep;
   }
   db->count.pushed += (int64_t)(w->n - kept);

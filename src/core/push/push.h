@@ -24,8 +24,10 @@ typedef struct ns_insert {
   int64_t deadline_in;  /* the same of an ancestor that is pushed with it; -1: none */
   int64_t unmet;        /* jobs it waits for, and a pause: not claimable; by
                         ** ns_push_edges_find */
-  int64_t kept;         /* the live job that has its key and stands in its place; 0: none. A
-                        ** row of 'keep' has its key when it is inserted */
+  int64_t kept;         /* the job that has its key and stands in its place; 0: none. A row that does
+                        ** not refuse has its key when it is inserted */
+  bool replaced;        /* ... 'kept' was made this one */
+  int64_t behind;       /* the claimed job that had its key, and that it waits for; 0: none */
   int64_t doomed;       /* a failed job among them: the row is cancelled; 0: none */
 } ns_insert;
 

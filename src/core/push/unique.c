@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "claim/claim.h"
 #include "clock.h"
 #include "db/db.h"
 #include "err.h"
@@ -73,20 +74,21 @@ ns_status ns_push_key_take(ns_db *db, const ns_key *key, ns_key_owner *owner, ns
   const ns_value params[] = {ns_vint(key->queue), ns_vtext(key->text), ns_vint(key->job),
                              key->period > 0 ? ns_vint(key->period) : ns_vnull};
   bool taken = false;
-  ns_err none;
   ns_status st = ns_db_run(db, NS_SQL_PUSH_UNIQUE, params, err);
   *owner = (ns_key_owner){0};
-  if (st != NS_EDUPLICATE || find_owner(db, key, owner, &none) != NS_OK || !owner->done ||
-      (owner->left > 0 && owner->job != key->job))
+  if (st != NS_EDUPLICATE || (st = find_owner(db, key, owner, err)) != NS_OK)
     return st;
-  ns_err_clear(err);
-  if ((st = take_over(db, key, &taken, err)) != NS_OK || taken)
+  if (owner->done && (owner->left <= 0 || owner->job == key->job) &&
+      ((st = take_over(db, key, &taken, err)) != NS_OK || taken ||
+       (st = find_owner(db, key, owner, err)) != NS_OK)) {
+    if (taken)
+      ns_err_clear(err);
     return st;
-  find_owner(db, key, owner, &none);
+  }
   return ns_fail(err, NS_EDUPLICATE, "the unique key is taken");
 }
 
-/* ----------------------------------------------------------- keys of a push */
+/* ------------------------------------------------------- keys that are taken */
 
 static ns_key key_of(const ns_insert *row) {
   return (ns_key){row->queue_id, row->push->unique, row->id, row->push->period};
@@ -129,14 +131,170 @@ static ns_status keep_one(ns_db *db, ns_insert *row, ns_err *err) {
              : ns_fail(err, NS_EBUSY, "the unique key is let go and taken all the time");
 }
 
+/* ------------------------------------------------------------------ replacing */
+
+/* The job that is to become another, locked. */
+typedef struct standing {
+  bool lives;
+  bool begun; /* it has been parked: it is in the middle of its work */
+  int64_t nonce, unmet;
+  ns_claim_place at;
+} standing;
+
+static ns_status lock_standing(ns_db *db, int64_t id, standing *j, ns_err *err) {
+  const ns_value *r = NULL;
+  ns_value param = ns_vint(id);
+  ns_status st = ns_db_run(db, NS_SQL_REPLACE_LIVE, &param, err);
+  if (st == NS_OK)
+    st = ns_db_row(db, NS_SQL_REPLACE_LIVE, &r, err);
+  *j = (standing){.lives = st == NS_OK && r != NULL};
+  if (!j->lives)
+    return st;
+  j->at = (ns_claim_place){r[0].i, r[1].i, id, r[2].i, r[4].i};
+  j->unmet = r[3].i;
+  j->nonce = r[5].i;
+  j->begun = r[6].type != NS_NULL;
+  return NS_OK;
+}
+
+/* Is a job that waits, by a pause maybe, claimed all the same? */
+static ns_status is_claimed(ns_db *db, const standing *j, bool *yes, ns_err *err) {
+  const ns_value *row = NULL;
+  ns_status st = ns_db_run(db, NS_SQL_ADMIN_HELD,
+                           (ns_value[]){ns_vint(j->at.id), ns_vint(j->at.run)}, err);
+  if (st == NS_OK)
+    st = ns_db_row(db, NS_SQL_ADMIN_HELD, &row, err);
+  *yes = row != NULL;
+  return st;
+}
+
+/* Takes it from where it waits, so that no claim takes it. '*ours' false: one has, or it has
+** begun. */
+static ns_status withdraw(ns_db *db, const standing *j, bool *ours, ns_err *err) {
+  bool claimed = false;
+  ns_status st = NS_OK;
+  *ours = false;
+  if (j->begun)
+    return NS_OK;
+  if (j->unmet == 0)
+    return ns_claim_withdraw(db, &j->at, ours, err);
+  st = is_claimed(db, j, &claimed, err);
+  *ours = !claimed;
+  return st;
+}
+
+static ns_status update_job(ns_db *db, const standing *j, const ns_insert *row, ns_err *err) {
+  const ns_push *p = row->push;
+  const ns_value params[] = {ns_vint(j->at.run),
+                             ns_vtext(p->name),
+                             ns_vtext(p->payload),
+                             ns_vint(p->priority),
+                             ns_vint(255 - p->priority),
+                             ns_vint(p->max_attempts),
+                             ns_vint(p->max_crashes),
+                             p->max_polls < 0 ? ns_vnull : ns_vint(p->max_polls),
+                             p->max_phases < 0 ? ns_vnull : ns_vint(p->max_phases),
+                             ns_vint(p->backoff),
+                             ns_vint(p->timeout),
+                             p->deadline < 0 ? ns_vnull : ns_vint(p->deadline),
+                             ns_vint(p->decay),
+                             ns_vint(row->nonce),
+                             ns_vint(p->delay),
+                             ns_vint(j->at.run + 1),
+                             ns_vint(j->at.id)};
+  ns_status st = ns_db_run(db, NS_SQL_REPLACE_JOB, params, err);
+  return st == NS_OK ? ns_db_check_changed(ns_db_affected(db, NS_SQL_REPLACE_JOB), 1, err) : st;
+}
+
+/* Where it waits from now on. A job that waits for others, or is paused, has no row there. */
+static ns_status place(ns_db *db, const standing *j, const ns_insert *row, ns_err *err) {
+  int64_t kind = ns_db_kind_of(row->push->name);
+  if (j->unmet > 0)
+    return NS_OK;
+  if (row->push->delay == 0)
+    return ns_claim_promote_one(db, j->at.queue_id, 255 - row->push->priority, j->at.id,
+                                j->at.run + 1, kind, err);
+  db->claim.promote_at = 0;
+  return ns_db_run(db, NS_SQL_REPLACE_SCHEDULED, (ns_value[]){ns_vint(kind), ns_vint(j->at.id)},
+                   err);
+}
+
+static ns_status give_key(ns_db *db, const ns_insert *row, int64_t job, ns_err *err) {
+  const ns_value params[] = {ns_vint(job), ns_push_period(row->push), ns_vint(row->queue_id),
+                             ns_vtext(row->push->unique)};
+  return ns_db_run(db, NS_SQL_REPLACE_GIVE, params, err);
+}
+
+/* 'j' has the key of 'row', or had it: it becomes the job of 'row', or 'row' follows it. */
+static ns_status replace_standing(ns_db *db, const standing *j, ns_insert *row, ns_err *err) {
+  bool ours = false;
+  ns_status st = j->lives ? withdraw(db, j, &ours, err) : NS_OK;
+  if (st != NS_OK)
+    return st;
+  if (!ours) {
+    row->behind = j->lives ? j->at.id : 0;
+    return give_key(db, row, row->id, err);
+  }
+  row->kept = j->at.id;
+  row->replaced = true;
+  if ((st = give_key(db, row, j->at.id, err)) == NS_OK &&
+      (st = update_job(db, j, row, err)) == NS_OK)
+    st = place(db, j, row, err);
+  return st;
+}
+
+/* Takes the key of 'row', or locks it as it is; '*job' gets its owner, '*done': who has ended. */
+static ns_status lock_key(ns_db *db, const ns_insert *row, bool *taken, int64_t *job, bool *done,
+                          ns_err *err) {
+  const ns_value *owner = NULL;
+  const ns_value params[] = {ns_vint(row->queue_id), ns_vtext(row->push->unique), ns_vint(row->id),
+                             ns_push_period(row->push)};
+  ns_status st = ns_db_run(db, NS_SQL_REPLACE_LOCK, params, err);
+  *taken = st == NS_OK && ns_db_affected(db, NS_SQL_REPLACE_LOCK) == 1;
+  if (st != NS_OK || *taken || (st = ns_db_run(db, NS_SQL_REPLACE_OWNER, params, err)) != NS_OK ||
+      (st = ns_db_row(db, NS_SQL_REPLACE_OWNER, &owner, err)) != NS_OK)
+    return st;
+  if (owner == NULL) /* a KILL has hit one of the two */
+    return ns_fail(err, NS_EBUSY, "the unique key could not be locked");
+  *job = owner[0].i;
+  *done = owner[1].i != 0;
+  return NS_OK;
+}
+
+/* 'first': of the push. '*again': an earlier try has written 'row'. */
+static ns_status replace_one(ns_db *db, const ns_insert *first, ns_insert *row, bool *again,
+                             ns_err *err) {
+  standing j = {0};
+  int64_t owner = 0;
+  bool taken = false;
+  bool done = false;
+  ns_status st = lock_key(db, row, &taken, &owner, &done, err);
+  row->kept = row->behind = 0;
+  row->replaced = false;
+  if (st != NS_OK || taken)
+    return st;
+  for (const ns_insert *r = first; r < row; r++)
+    if (r->id == owner || (r->replaced && r->kept == owner))
+      return refuse_taken_key(first, row, &(ns_key_owner){.job = r->id}, err);
+  if (owner == row->id && !done)
+    row->kept = owner;
+  else if (!done && (st = lock_standing(db, owner, &j, err)) == NS_OK && j.nonce == row->nonce)
+    row->replaced = (row->kept = owner) != 0;
+  *again = row->kept != 0;
+  return st == NS_OK && !*again ? replace_standing(db, &j, row, err) : st;
+}
+
+/* --------------------------------------------------------- keys of a push */
+
 ns_status ns_push_keep(ns_db *db, ns_insert *rows, size_t n, bool *again, ns_err *err) {
   ns_status st = NS_OK;
   *again = false;
   for (size_t i = 0; st == NS_OK && !*again && i < n; i++)
-    if (rows[i].push->on_conflict != NS_REFUSE) {
+    if (rows[i].push->on_conflict == NS_KEEP) {
       st = keep_one(db, &rows[i], err);
       *again = rows[i].kept == rows[i].id;
-    }
+    } else if (rows[i].push->on_conflict == NS_REPLACE)
+      st = replace_one(db, rows, &rows[i], again, err);
   return st;
 }
 
