@@ -102,7 +102,7 @@ local LIMITS = { timeout = options.PUSH.timeout, max_attempts = options.COUNT, m
   priority = options.PUSH.priority }
 
 local FIELDS = { run = true, memory = true, queue = true, check = true, around = true, backoff = true,
-  on_dead = true, on_dead_queue = true }
+  on_dead = true, on_dead_queue = true, batch = true, within = true }
 for field in pairs(LIMITS) do FIELDS[field] = true end
 for field in pairs(definition.FIELDS) do FIELDS[field] = true end
 
@@ -173,14 +173,22 @@ local function check_memory(memory)
   return message, bytes
 end
 
+--- Why a payload is refused: a text, or a verdict that the check has raised; nil: it is good.
+local function refusal(check, claimed)
+  local ok, good, message = pcall(check, claimed.payload)
+  if ok and (good or good == nil and message == nil) then return nil end
+  local why = not ok and good or message
+  if job.raised(why) then return why end
+  return "payload refused: " .. job.error_text(why == nil and "its check says false" or why)
+end
+
 --- The handler behind its check: a payload that is refused ends its job.
 local function checked(check, run)
   return function(claimed)
-    local ok, good, message = pcall(check, claimed.payload)
-    if ok and (good or good == nil and message == nil) then return run(claimed) end
-    local why = not ok and good or message
+    local why = refusal(check, claimed)
+    if why == nil then return run(claimed) end
     if job.raised(why) then error(why, 0) end
-    return claimed:discard("payload refused: " .. job.error_text(why == nil and "its check says false" or why))
+    return claimed:discard(why)
   end
 end
 
@@ -192,6 +200,83 @@ local function composed(handler)
     run = function(claimed) return around(claimed, inner) end
   end
   return handler.check and checked(handler.check, run) or run
+end
+
+-- -------------------------------------------------------- batch handlers
+
+local BATCH_MOST, WITHIN_MOST = 1000, 60 -- jobs, seconds
+local WITHIN = 500000 -- µs
+
+--- The fault of batch and within; nil, jobs and µs when there is none; nil alone without a batch.
+local function check_batch(handler)
+  local most, within = handler.batch, handler.within
+  if most == nil then return within ~= nil and "within goes with batch" or nil end
+  if math.type(most) ~= "integer" or most < 1 or most > BATCH_MOST then
+    return ("batch must be an integer from 1 to %d"):format(BATCH_MOST)
+  end
+  if within == nil then return nil, most, WITHIN end
+  local ok, us, message = pcall(options.duration, within, "within")
+  if not ok then return "within must be seconds or a text like '500ms', got a " .. type(within) end
+  if us and us > WITHIN_MOST * 1000000 then return ("within must be at most %d s"):format(WITHIN_MOST) end
+  return message, most, us
+end
+
+--- What a batch handler has returned, as results by position.
+local function results_of(value)
+  if value == nil or value == true then return {} end
+  if type(value) == "table" then return value end
+  error(("a batch handler must return a table of results, in the order of its jobs, or nothing; it has returned a %s")
+    :format(type(value)), 0)
+end
+
+--- The jobs with a good payload; the rest have a verdict then. And where they were.
+local function select_good(check, jobs)
+  local good, places = {}, {}
+  for i, claimed in ipairs(jobs) do
+    local why = refusal(check, claimed)
+    if job.raised(why) then
+      job.let_go(claimed, why)
+    elseif why then
+      claimed:discard(why)
+    else
+      good[#good + 1], places[#places + 1] = claimed, i
+    end
+  end
+  return good, places
+end
+
+--- The function that is called for the jobs of a batch: results by position, or nil and a message.
+local function composed_batch(handler)
+  local run, around, check = handler.run, handler.around, handler.check
+  local inner = around and function(jobs) return around(jobs, run) end or run
+  return function(jobs)
+    local good, places = jobs, nil
+    if check then good, places = select_good(check, jobs) end
+    if #good == 0 then return {} end
+    local value, message = inner(good)
+    if value == nil and message ~= nil then return nil, message end
+    value = results_of(value)
+    if not places then return value end
+    local results = {}
+    for k, i in ipairs(places) do results[i] = value[k] end
+    return results
+  end
+end
+
+--- The same for a job by itself.
+local function as_single(many)
+  return function(claimed)
+    local results, message = many { claimed }
+    if not results then return nil, message end
+    return results[1]
+  end
+end
+
+--- Adds a handler that takes batches.
+local function add_batch(set, name, handler, most, within)
+  local many = composed_batch(handler)
+  if most > 1 then set.batches[name] = { run = many, most = most, within = within } end
+  return as_single(many)
 end
 
 --- Adds a handler's declarations; gives the fault, if there is one.
@@ -228,9 +313,11 @@ local function add_table(set, file, name, handler)
   if not wrong then wrong, set.memory[name] = check_memory(handler.memory) end
   if not wrong then wrong = add_schedule(set, name, handler, limits) end
   wrong = wrong or add_on_dead(set, name, handler)
+  local most, within
+  if not wrong then wrong, most, within = check_batch(handler) end
   if wrong then return ("%s: handler '%s': %s"):format(place(file, handler), name, wrong) end
   set.limits[name] = next(limits) and limits or nil
-  return add(set, file, name, composed(handler), handler)
+  return add(set, file, name, most and add_batch(set, name, handler, most, within) or composed(handler), handler)
 end
 
 local function add_handler(set, file, name, handler)
@@ -274,6 +361,8 @@ end
 ---the first pause, or a function)
 ---@field schedules string[] that handlers declare, {name, schedule} each, as JSON
 ---@field on_dead string[] jobs that are pushed for dead ones, {name, on_dead, queue} each, as JSON
+---@field batches table<string, {run: fun(jobs: nightshift.Job[]), most: integer, within: integer}> by name, of handlers
+---that take many jobs in one call; µs
 ---@field version {short: string, files: string} of the files read
 
 --- Loads handler files.
@@ -282,7 +371,7 @@ end
 ---@return string? message
 function handlers.load(paths)
   local files, set = {}, { functions = {}, places = {}, names = {}, memory = {}, limits = {}, schedules = {},
-    on_dead = {}, seen = versions.begin() }
+    on_dead = {}, batches = {}, seen = versions.begin() }
   for _, path in ipairs(paths) do
     local is_table = type(path) == "table"
     local message

@@ -22,13 +22,21 @@ local debug_traceback, getmetatable, match, next, pcall, xpcall =
 
 local job_traceback, job_raised = job.traceback, job.raised
 
-local current      -- the running job
+local current      -- the running job; of a batch its first
 local verdict      -- the recorded one
+local places       -- of the jobs of a running batch, from 0; nil: a single job runs
+local verdicts     -- theirs, by job
 
 local STALE = "the job has ended"
 
 local function gone()
   return nil, STALE, "STALE"
+end
+
+--- Where a job is in what runs, from 0; nil: it does not run.
+local function place_of(asking)
+  if places then return places[asking] end
+  return asking == current and 0 or nil
 end
 
 --- Traceback of a handler, without the lines of its callers.
@@ -53,6 +61,16 @@ local function replace_exit(api)
   end
 end
 
+local SHOWN_EVERY <const> = 1 -- seconds; the host sees to that for a job by itself
+
+--- Has the progress of this job of a batch been told within the last second?
+local function shown_lately(touched)
+  local now = core.clock()
+  if touched._told and now - touched._told < SHOWN_EVERY then return true end
+  touched._told = now
+  return false
+end
+
 --- The verbs of a job inside a worker: see job.lua.
 local function make_backend(api, connection, max_children)
   local backend = { max_children = max_children > 0 and max_children or nil }
@@ -69,42 +87,52 @@ local function make_backend(api, connection, max_children)
   end
 
   function backend.settle(settled, v)
-    if settled ~= current then return gone() end
-    verdict = v
+    if not place_of(settled) then return gone() end
+    if places then
+      verdicts[settled] = v
+    else
+      verdict = v
+    end
     return true
   end
 
   function backend.touch(touched)
-    if touched ~= current then return gone() end
-    return api.touch()
+    local at = place_of(touched)
+    if not at then return gone() end
+    return api.touch(nil, nil, at)
   end
 
   function backend.progress(touched, progress, text)
-    if touched ~= current then return gone() end
+    local at = place_of(touched)
+    if not at then return gone() end
     touched._shown = text or touched._shown
-    return api.touch(progress, text)
+    if places and shown_lately(touched) then return true end
+    return api.touch(progress, text, at)
   end
 
   function backend.checkpoint(keeping, text)
-    if keeping ~= current then return gone() end
+    if not place_of(keeping) then return gone() end
     return job.keep(backend.db()._handle, keeping, text)
   end
 
   function backend.log(logging, text)
-    if logging ~= current then return gone() end
-    return api.log(text)
+    local at = place_of(logging)
+    if not at then return gone() end
+    return api.log(text, at)
   end
 
   function backend.cancelled(asking)
-    return asking ~= current or api.cancelled()
+    local at = place_of(asking)
+    return not at or api.cancelled(at)
   end
 
   function backend.stopping(asking)
-    return asking ~= current or api.stopping()
+    local at = place_of(asking)
+    return not at or api.stopping(at)
   end
 
   function backend.take_id(parent)
-    if parent ~= current then return gone() end
+    if not place_of(parent) then return gone() end
     return api.take_id()
   end
 
@@ -171,11 +199,11 @@ local function finished(fields, v, limits)
   }
 end
 
---- How the run of a handler ended: a plain result, or nil and a verdict. That it has
--- failed it may say as any function does: nil and a message.
-local function outcome(ended, limits, ok, value, message)
+--- How the run of a handler ended, with the recorded verdict `own`: a plain result, or nil and a
+-- verdict. That it has failed it may say as any function does: nil and a message.
+local function outcome(ended, own, limits, ok, value, message)
   if not ok then return nil, raised(ended, value) end
-  if verdict then return nil, finished(ended, verdict, limits) end
+  if own then return nil, finished(ended, own, limits) end
   if ended._unspawned then return nil, failure(ended, ended._unspawned) end
   if value == nil and message ~= nil then return nil, failure(ended, job.error_text(message)) end
   if not ended._children then return value end
@@ -237,6 +265,12 @@ local function limit_job(this, limits, api)
   if timeout > 0 or limits.max_attempts then api.limit(timeout, limits.max_attempts and this.max_attempts or 0) end
 end
 
+--- The same for the next attempt of a job that has failed.
+local function limit_failure(failed, v, limits, api)
+  v.most = limits.max_attempts and failed.max_attempts or nil
+  if limits.backoff and not v.delay then v.delay = delay_of(limits.backoff, failed, v.error, api) end
+end
+
 --- Calls the functions that scripts have registered for the end of a job.
 local function tell_end(ended, result, v, since, api)
   local seconds = core.clock() - since
@@ -271,17 +305,102 @@ local function make_run(set, api, backend, standard)
     if hooked then hooks.run("job.start", api.complain, this) end
     local limits = all_limits[fields.name] or NONE
     if limits ~= NONE then limit_job(this, limits, api) end
-    local result, v = outcome(this, limits, xpcall(handler, traceback, this))
-    if v and v.kind == "fail" then
-      v.most = limits.max_attempts and this.max_attempts or nil
-      if limits.backoff and not v.delay then v.delay = delay_of(limits.backoff, this, v.error, api) end
-    end
+    local ok, value, message = xpcall(handler, traceback, this)
+    local result, v = outcome(this, verdict, limits, ok, value, message)
+    if v and v.kind == "fail" then limit_failure(this, v, limits, api) end
     if hooked then tell_end(this, v and v.result or result, v, since, api) end
     locks.release_all()
     current, this._settled = nil, this._settled or "its return"
     backend.own_slots()
     -- looked at when something went wrong: harmless damage may stay
     return result, v, v and v.kind == "fail" and not is_intact(standard)
+  end
+end
+
+-- ------------------------------------------------------------- batches
+
+--- The limits of a handler for a batch of its jobs: they have one time together, that of the job
+-- which may take longest.
+local function limit_batch(jobs, limits, api)
+  local timeout, attempts = 0, limits.max_attempts
+  for _, this in ipairs(jobs) do
+    if this.max_attempts ~= ATTEMPTS then attempts = nil end
+    if limits.max_attempts and this.max_attempts == ATTEMPTS then this.max_attempts = limits.max_attempts end
+    if limits.timeout and this.timeout == TIMEOUT then this.timeout = limits.timeout / 1000000 end
+    timeout = math.max(timeout, this.timeout)
+  end
+  if limits.timeout or attempts then api.limit(math.ceil(timeout * 1000000), attempts or 0) end
+end
+
+--- The jobs of a batch: those that can be run. The rest have ended: ends has their verdicts.
+local function make_jobs(list, ends, backend)
+  local jobs, at = {}, {}
+  for i, fields in ipairs(list) do
+    local broken = fields.payload_error or fields.state_error or fields.signal_error
+    if broken then
+      ends[i] = failure(fields, broken)
+    else
+      local this = job.new(fields, backend)
+      jobs[#jobs + 1], at[this] = this, i - 1
+    end
+  end
+  return jobs, at
+end
+
+--- Gives a batch back without blame: this worker's scripts know of none, as they are older or
+-- newer than those that the host goes by.
+local function give_back(list)
+  local ends = {}
+  for i, fields in ipairs(list) do
+    ends[i] = { id = fields.id, run = fields.run, lease = fields.lease, kind = "release" }
+  end
+  return {}, ends, false, {}
+end
+
+--- How the run ended for one job of a batch, the k-th of the call.
+local function outcome_in_batch(ended, own, limits, k, ok, value, message)
+  if own then return outcome(ended, own, limits, true) end
+  if ok and value then return outcome(ended, nil, limits, true, value[k]) end
+  return outcome(ended, nil, limits, ok, value, message)
+end
+
+--- The function that the C side calls per batch. It gives results, and verdicts, by the places of
+-- the jobs; whether this worker had better be replaced; and which verdicts the handler has given.
+local function make_run_batch(set, api, backend, standard)
+  local hooked = hooks.any "job."
+  local function begin(jobs, at, name)
+    current, places, verdicts = jobs[1], at, {}
+    backend.own_slots()
+    if set.memory[name] then api.quota(set.memory[name]) end
+    for _, this in ipairs(hooked and jobs or {}) do hooks.run("job.start", api.complain, this) end
+    local limits = set.limits[name] or NONE
+    if limits ~= NONE then limit_batch(jobs, limits, api) end
+    return limits
+  end
+  local function finish(jobs)
+    locks.release_all()
+    for _, this in ipairs(jobs) do this._settled = this._settled or "its return" end
+    current, places, verdicts = nil, nil, nil
+    backend.own_slots()
+  end
+  return function(list)
+    local name = list[1].name
+    local batch, results, ends, own, failed = set.batches[name], {}, {}, {}, false
+    if not batch then return give_back(list) end
+    local jobs, at = make_jobs(list, ends, backend)
+    if #jobs == 0 then return results, ends, false, own end
+    local limits, since = begin(jobs, at, name), hooked and core.clock()
+    local ok, value, message = xpcall(batch.run, traceback, jobs)
+    for k, this in ipairs(jobs) do
+      local i, mine = at[this] + 1, verdicts[this]
+      local result, v = outcome_in_batch(this, mine, limits, k, ok, value, message)
+      if v and v.kind == "fail" then limit_failure(this, v, limits, api) end
+      failed = failed or v ~= nil and v.kind == "fail"
+      results[i], ends[i], own[i] = result, v, mine ~= nil or nil
+      if hooked then tell_end(this, v and v.result or result, v, since, api) end
+    end
+    finish(jobs)
+    return results, ends, failed and not is_intact(standard), own
   end
 end
 
@@ -310,20 +429,31 @@ function worker.parts(set, api, connection)
   return make_run(set, api, backend, {}), make_reset(backend), backend
 end
 
+--- The handlers that take batches, as the host reads them.
+local function batch_lines(set)
+  local lines = {}
+  for _, name in ipairs(set.names) do
+    local batch = set.batches[name]
+    if batch then lines[#lines + 1] = ("%d %d %s"):format(batch.most, batch.within, name) end
+  end
+  return lines
+end
+
 --- Loads the handlers and makes the functions that the C side calls.
 ---@param files string[] handler files and folders
----@param api table C functions: touch, cancelled, log, take_id, quota, complain, exit
+---@param api table C functions: touch, cancelled, stopping, log, take_id, quota, limit, complain, exit
 ---@param connection table options for nightshift.open
 ---@param memory integer bytes for jobs with a handler that says nothing; 0: no limit
 ---@param max_children integer that a run may spawn; 0: the default
----@return {names: string[], version: string, files: string, schedules: string[], on_dead: string[]}|nil loaded the
----host's part: names of the handlers, version of the scripts, and its files, as JSON; the schedules that they declare,
----and the jobs that are pushed for dead ones
+---@return table|nil loaded the host's part: `names` of the handlers, `version` of the scripts, its `files`, as JSON;
+---the `schedules` that they declare, jobs that are pushed for dead ones (`on_dead`), and handlers that take `batches`,
+---"jobs µs name"
 ---@return function|string begin called once in each worker, with two random
 -- integers; or the message
 ---@return function? run called per job; returns a result, or nil and a verdict,
 -- and whether the worker is to be replaced
----@return function? reset called behind each job
+---@return function? run_batch called per batch; returns results, verdicts, the same, and whose verdicts are its own
+---@return function? reset called behind each job or batch
 ---@return function? finish called at the end of a worker
 function worker.prepare(files, api, connection, memory, max_children)
   replace_exit(api)
@@ -341,8 +471,9 @@ function worker.prepare(files, api, connection, memory, max_children)
   local backend = make_backend(api, connection, max_children)
   backend.limits = set.limits
   return { names = set.names, version = set.version.short, files = set.version.files, schedules = set.schedules,
-      on_dead = set.on_dead }, begin, make_run(set, api, backend, standard),
-    make_reset(backend), function() hooks.run("worker.stop", api.complain) end
+      on_dead = set.on_dead, batches = batch_lines(set) }, begin, make_run(set, api, backend, standard),
+    make_run_batch(set, api, backend, standard), make_reset(backend),
+    function() hooks.run("worker.stop", api.complain) end
 end
 
 return worker

@@ -638,7 +638,7 @@ static void join(nsh_prefetch *b, int64_t from, size_t n) {
     ns_claim_jobs_add(&load->jobs, 0, &at)->id = from + (int64_t)i;
   load->left = n;
   for (size_t i = 0; i < n; i++)
-    nsh_prefetch_add(b, &(nsh_waiting){&load->jobs.items[i], load, i});
+    nsh_prefetch_add(b, &(nsh_waiting){&load->jobs.items[i], load, i, NULL});
 }
 
 /* However many leave at once, each is looked at once; the rest keep their order. */

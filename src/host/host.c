@@ -68,6 +68,7 @@ static void tell_handlers(nsh_host *h, const char *version, const nsh_loaded *wh
   nsh_must(!text.oom && !picked.oom);
   names.p = picked.p;
   tell_declared(h, what);
+  nsh_gather_names(&h->pools, what->batched);
   nsh_mode_serve(h, text.p, all ? strdup(picked.p) : NULL);
   text = NS_BUF_INIT;
   nsh_served_text(&text, names);

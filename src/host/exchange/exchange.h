@@ -82,6 +82,7 @@ void nsh_load_free(nsh_load *load);
 /* A sign of life of a running job, to be written. */
 typedef struct nsh_touch {
   uint32_t worker, seq; /* the worker and the job that it is of */
+  uint32_t at;          /* the place of the job in its batch */
   int64_t id, run, pid;
   double progress; /* -1: none */
   char *text;      /* malloc'd; NULL: none */
@@ -96,7 +97,7 @@ typedef struct nsh_place {
 
 /* A job with a claim that turned out to be lost. Each process of a worker counts from 0. */
 typedef struct nsh_lost {
-  uint32_t worker, seq;
+  uint32_t worker, seq, at;
   int64_t pid;
 } nsh_lost;
 

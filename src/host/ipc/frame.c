@@ -197,17 +197,45 @@ bool nsh_put_order(ns_buf *b, const nsh_order *o) {
   size_t start = nsh_begin(b, NSH_JOB);
   nsh_put_int(b, o->seq);
   nsh_put_int(b, o->hold);
-  put_ints(b, &o->job, job_ints, COUNT(job_ints));
-  put_texts(b, &o->job, job_bytes, COUNT(job_bytes));
+  nsh_put_job(b, &o->job);
   return nsh_end(b, start);
 }
 
 bool nsh_get_order(nsh_frame *f, nsh_order *o) {
   o->seq = (uint32_t)nsh_get_int(f);
   o->hold = nsh_get_int(f) != 0;
-  get_ints(f, &o->job, job_ints, COUNT(job_ints));
-  get_texts(f, &o->job, job_bytes, COUNT(job_bytes));
+  nsh_get_job(f, &o->job);
   return nsh_done(f);
+}
+
+size_t nsh_begin_bulk(ns_buf *b, const nsh_bulk_order *o) {
+  size_t start = nsh_begin(b, NSH_BULK);
+  nsh_put_int(b, o->seq);
+  nsh_put_int(b, o->timeout);
+  nsh_put_int(b, (int64_t)o->n);
+  return start;
+}
+
+void nsh_put_job(ns_buf *b, const ns_job *job) {
+  put_ints(b, job, job_ints, COUNT(job_ints));
+  put_texts(b, job, job_bytes, COUNT(job_bytes));
+}
+
+bool nsh_get_bulk(nsh_frame *f, nsh_bulk_order *o) {
+  int64_t n;
+  o->seq = (uint32_t)nsh_get_int(f);
+  o->timeout = nsh_get_int(f);
+  n = nsh_get_int(f);
+  if (n < 1 || n > NSH_BULK_MAX)
+    f->bad = true;
+  o->n = f->bad ? 0 : (size_t)n;
+  return !f->bad;
+}
+
+bool nsh_get_job(nsh_frame *f, ns_job *job) {
+  get_ints(f, job, job_ints, COUNT(job_ints));
+  get_texts(f, job, job_bytes, COUNT(job_bytes));
+  return !f->bad;
 }
 
 size_t nsh_begin_report(ns_buf *b, const nsh_report *r) {

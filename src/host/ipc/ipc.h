@@ -49,6 +49,7 @@ void nsh_must(bool ok);
 typedef enum nsh_type {
   /* host to worker */
   NSH_JOB = 1, /* one job to run */
+  NSH_BULK,    /* a batch of jobs, for one call of their handler */
   NSH_IDS,     /* ids for children */
   NSH_QUIT,    /* finish; no more jobs come */
   /* worker to host */
@@ -69,6 +70,7 @@ typedef enum nsh_type {
   NSH_HEARD,   /* NSH_KILL was obeyed */
   NSH_SCHEDULE, /* before NSH_LOADED: a schedule that the scripts declare, JSON */
   NSH_ON_DEAD,  /* the same: a job that is to be pushed for dead ones */
+  NSH_BATCHED,  /* the same: a handler that takes batches, "jobs µs name" */
   NSH_TYPES
 } nsh_type;
 
@@ -113,6 +115,23 @@ typedef struct nsh_order {
 
 bool nsh_put_order(ns_buf *b, const nsh_order *o);
 bool nsh_get_order(nsh_frame *f, nsh_order *o);
+
+/* A batch on its way to a worker: its jobs have one number, one time and one gate. A report
+** about each of them comes back, in their order. */
+#define NSH_BULK_MAX 1000 /* jobs */
+
+typedef struct nsh_bulk_order {
+  uint32_t seq;
+  int64_t timeout; /* of the longest of its jobs, µs */
+  size_t n;        /* follow one by one: nsh_put_job, nsh_get_job */
+} nsh_bulk_order;
+
+/* 'n' jobs must follow at once; nsh_end closes the frame. */
+size_t nsh_begin_bulk(ns_buf *b, const nsh_bulk_order *o);
+void nsh_put_job(ns_buf *b, const ns_job *job);
+/* False: malformed. Behind the last job: nsh_done. */
+bool nsh_get_bulk(nsh_frame *f, nsh_bulk_order *o);
+bool nsh_get_job(nsh_frame *f, ns_job *job);
 
 /* A worker's report about a finished job. */
 typedef struct nsh_report {
@@ -264,7 +283,8 @@ bool nsh_wakeup_closed(const nsh_waker *k, int ms);
 ** Invariant: jobs have ascending numbers. Jobs below gate.next were started or taken back; jobs
 ** from gate.next to gate.end may be started. */
 
-#define NSH_SAID 3776                /* bytes of a text, with its zero */
+#define NSH_SAID 3648                /* bytes of a text, with its zero */
+#define NSH_GONE_WORDS ((NSH_BULK_MAX + 63) / 64)
 #define NSH_INTERRUPT_SIGNAL SIGUSR2 /* from zygote to worker: worker/interrupt.c */
 
 /* Why a job is to stop. */
@@ -288,6 +308,7 @@ typedef struct nsh_slot {
   _Atomic uint32_t said;               /* number of the job that 'text' is about, + 1 */
   _Atomic int64_t timeout;             /* of the handler of the job last started, µs; 0: the job's */
   _Atomic int64_t most;                /* its attempts, as of a verdict */
+  _Atomic uint64_t gone[NSH_GONE_WORDS]; /* jobs of the running batch with lost claims, a bit each */
   nsh_ring in;                         /* host to worker */
   nsh_ring out;                        /* worker to host */
   char text[NSH_SAID];                 /* UTF-8 */
@@ -333,6 +354,12 @@ void nsh_slot_limit(nsh_slot *s, int64_t timeout, int64_t most);
 
 /* Host: job 'seq' is to stop. */
 void nsh_slot_tell(nsh_slot *s, uint32_t seq, nsh_why why);
+
+/* Host: the claim of job 'at' of the running batch is lost. Worker: is it? And, before a batch is
+** started: none is. */
+void nsh_slot_lose(nsh_slot *s, uint32_t at);
+bool nsh_slot_lost(nsh_slot *s, uint32_t at);
+void nsh_slot_lose_none(nsh_slot *s);
 
 /* Worker: why job 'seq' is to stop; NONE: it may go on. */
 nsh_why nsh_slot_told(nsh_slot *s, uint32_t seq);

@@ -179,6 +179,20 @@ void nsh_slot_tell(nsh_slot *s, uint32_t seq, nsh_why why) {
   atomic_store(&s->told, seq + 1);
 }
 
+void nsh_slot_lose(nsh_slot *s, uint32_t at) {
+  if (at < NSH_BULK_MAX)
+    atomic_fetch_or(&s->gone[at / 64], UINT64_C(1) << (at % 64));
+}
+
+bool nsh_slot_lost(nsh_slot *s, uint32_t at) {
+  return at < NSH_BULK_MAX && (atomic_load(&s->gone[at / 64]) >> (at % 64) & 1) != 0;
+}
+
+void nsh_slot_lose_none(nsh_slot *s) {
+  for (size_t i = 0; i < NSH_GONE_WORDS; i++)
+    atomic_store(&s->gone[i], 0);
+}
+
 nsh_why nsh_slot_told(nsh_slot *s, uint32_t seq) {
   return atomic_load(&s->told) == seq + 1 ? (nsh_why)atomic_load(&s->why) : NSH_WHY_NONE;
 }

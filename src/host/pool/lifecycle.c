@@ -163,9 +163,13 @@ static void end_running(nsh_process *w, int64_t since, int status) {
 /* Ends the tasks of a worker that is gone. */
 static void end_tasks(nsh_process *w, int status) {
   int64_t since;
+  uint32_t seq;
   nsh_pool_lock(w->pools);
-  if (nsh_process_running(w, &since))
-    end_running(w, since, status);
+  if (nsh_process_running(w, &since)) {
+    seq = nsh_process_task(w, 0)->seq;
+    while (w->n > 0 && nsh_process_task(w, 0)->seq == seq)
+      end_running(w, since, status);
+  }
   while (w->n > 0)
     nsh_messages_end(w, &(ns_verdict){.kind = NS_RELEASE, .delay = -1, .go_on = 1}, 0);
   nsh_pool_unlock(w->pools);

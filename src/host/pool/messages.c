@@ -113,7 +113,8 @@ void nsh_messages_end(nsh_process *w, const ns_verdict *v, int64_t micros) {
       (v->kind == NS_FAIL || v->kind == NS_CRASH || v->kind == NS_LOST || v->kind == NS_DISCARD))
     end.log = nsh_batch_keep(batch, ns_buf_bytes(&w->log));
   nsh_exchange_verdict(t->exchange, &end);
-  nsh_process_stopped(w);
+  if (nsh_process_jobs(task) == 1)
+    nsh_process_stopped(w);
   nsh_process_pop(w);
 }
 
@@ -162,8 +163,10 @@ static bool on_verdict(nsh_process *w, nsh_frame *f) {
   task = nsh_process_task(w, 0);
   if (r.seq != task->seq)
     return false;
-  nsh_pace_ran(&task->name->pace, r.micros);
-  nsh_pace_ran(&t->pools[w->pool].pace, r.micros);
+  if (nsh_process_jobs(task) == 1) { /* a batch ran once */
+    nsh_pace_ran(&task->name->pace, r.micros);
+    nsh_pace_ran(&t->pools[w->pool].pace, r.micros);
+  }
   nsh_crash_loop_over(&t->crash_loop);
   whole = read_verdict(t->exchange, &r, f, &v);
   nsh_messages_end(w, &v, r.micros);
@@ -173,6 +176,34 @@ static bool on_verdict(nsh_process *w, nsh_frame *f) {
 }
 
 /* ----------------------------------------------------- signs of life, ids */
+
+/* A sign of life of one job of the running batch. */
+static void touch_member(nsh_process *w, size_t at, double progress, ns_bytes text) {
+  nsh_task *task = nsh_process_task(w, 0);
+  nsh_member room;
+  const nsh_member *m = nsh_process_member(task, at, &room);
+  nsh_place none = {0};
+  nsh_touch p = {.worker = w->index, .seq = task->seq, .at = (uint32_t)at, .pid = w->pid,
+                 .progress = progress};
+  if (m == NULL)
+    return;
+  p.id = m->id;
+  p.run = m->run;
+  if (text.p != NULL) {
+    p.text = nsh_alloc(text.n + 1);
+    memcpy(p.text, text.p, text.n);
+    p.n = text.n;
+  }
+  nsh_exchange_touch(w->pools->exchange, &p, &none);
+}
+
+static void touch_batch(nsh_process *w, int64_t now) {
+  const nsh_members *members = nsh_process_task(w, 0)->members;
+  for (size_t i = members->at; i < members->n; i++)
+    touch_member(w, i, -1, NS_NONE);
+  w->shown = true;
+  w->touched_at = now;
+}
 
 void nsh_messages_touch(nsh_process *w, int64_t now) {
   nsh_task *task = nsh_process_task(w, 0);
@@ -184,6 +215,10 @@ void nsh_messages_touch(nsh_process *w, int64_t now) {
                  .progress = w->progress,
                  .text = w->text,
                  .n = w->textlen};
+  if (task->members != NULL) {
+    touch_batch(w, now);
+    return;
+  }
   w->text = NULL;
   w->unsent = false;
   w->shown = true;
@@ -197,13 +232,19 @@ bool nsh_messages_due(const nsh_process *w, int64_t since, int64_t now) {
 
 static bool on_progress(nsh_process *w, nsh_frame *f) {
   uint32_t seq = (uint32_t)nsh_get_int(f);
+  int64_t at = nsh_get_int(f);
   double progress = nsh_get_real(f);
   ns_bytes text = nsh_get_bytes(f);
   int64_t now = ns_mono_us();
-  if (!nsh_done(f) || !(progress >= -1 && progress <= 1))
+  if (!nsh_done(f) || at < 0 || !(progress >= -1 && progress <= 1))
     return false;
   if (w->n == 0 || nsh_process_task(w, 0)->seq != seq)
     return true;
+  if (nsh_process_task(w, 0)->members != NULL) {
+    if (w->pools->exchange->ntouches < NSH_TOUCHES_MAX)
+      touch_member(w, (size_t)at, progress, text);
+    return true;
+  }
   if (progress >= 0)
     w->progress = progress;
   if (text.p != NULL) {
@@ -220,16 +261,19 @@ static bool on_progress(nsh_process *w, nsh_frame *f) {
 
 static bool on_log(nsh_process *w, nsh_frame *f) {
   uint32_t seq = (uint32_t)nsh_get_int(f);
+  int64_t at = nsh_get_int(f);
   ns_bytes text = nsh_get_bytes(f);
   nsh_task *task;
-  if (!nsh_done(f) || text.p == NULL)
+  nsh_member room;
+  const nsh_member *m;
+  if (!nsh_done(f) || at < 0 || text.p == NULL)
     return false;
-  if (w->n == 0 || (task = nsh_process_task(w, 0))->seq != seq)
+  if (w->n == 0 || (task = nsh_process_task(w, 0))->seq != seq ||
+      (m = nsh_process_member(task, (size_t)at, &room)) == NULL)
     return true;
   nsh_process_log(w, text);
   ns_log(NS_LOG_INFO, "job.log",
-         NS_FIELDS(ns_fi("id", task->id), ns_fs("name", task->name->text),
-                   ns_fb("text", text)));
+         NS_FIELDS(ns_fi("id", m->id), ns_fs("name", task->name->text), ns_fb("text", text)));
   return true;
 }
 

@@ -140,8 +140,11 @@ void nsh_pool_unlock(nsh_pools *t) {
 void nsh_pool_release(nsh_pools *t, size_t line) {
   nsh_prefetch *b = &t->pools[line].backlog;
   for (; b->n > 0; nsh_prefetch_pop(b)) {
-    const ns_job *job = nsh_prefetch_first(b)->job;
-    nsh_exchange_release(t->exchange, job->id, job->run, job->lease);
+    const nsh_waiting *x = nsh_prefetch_first(b);
+    for (size_t i = 0; i < nsh_waiting_jobs(x); i++) {
+      const ns_job *job = x->bulk != NULL ? x->bulk->items[i].job : x->job;
+      nsh_exchange_release(t->exchange, job->id, job->run, job->lease);
+    }
     t->backlog--;
   }
 }
@@ -174,6 +177,20 @@ static nsh_pool count_anew(const nsh_pools *t, size_t pool) {
   return sum;
 }
 
+/* Jobs of batches beyond the first of each. */
+static size_t count_more(const nsh_pools *t) {
+  size_t n = nsh_gather_jobs(t);
+  for (size_t i = 0; i < t->npools; i++) {
+    const nsh_prefetch *b = &t->pools[i].backlog;
+    for (size_t k = 0; k < b->n; k++)
+      n += nsh_waiting_jobs(&b->items[(b->first + k) & (b->cap - 1)]) - 1;
+  }
+  for (size_t i = 0; i < t->nworkers; i++)
+    for (uint32_t k = 0; k < t->workers[i].n; k++)
+      n += nsh_process_jobs(nsh_process_task(&t->workers[i], k)) - 1;
+  return n;
+}
+
 void nsh_pool_recount(nsh_pools *t) {
   size_t up = 0;
   size_t busy = 0;
@@ -191,7 +208,7 @@ void nsh_pool_recount(nsh_pools *t) {
     arriving += t->exchange->arriving[i];
   }
   ns_assert(t->up == up && t->busy == busy && t->backlog == waiting && t->old == count_old(t));
-  ns_assert(t->exchange->outstanding == busy + waiting + arriving);
+  ns_assert(t->exchange->outstanding == busy + waiting + arriving + count_more(t));
   nsh_exchange_unlock(t->exchange);
 }
 #else

@@ -38,26 +38,37 @@ static size_t next_line(const nsh_pools *t, size_t pool) {
   return best;
 }
 
-/* Gives one job of a line to a worker. */
+/* The exchange is locked. */
+static void refuse_job(nsh_pools *t, const ns_job *job) {
+  nsh_exchange_verdict(
+      t->exchange, &(ns_verdict){.id = job->id,
+                                 .run = job->run,
+                                 .lease = job->lease,
+                                 .kind = NS_FAIL,
+                                 .delay = -1,
+                                 .error = ns_str("the job is too large to be handed to a worker")});
+}
+
+/* A batch is one task. What is left of one, a single job, runs by itself. */
+static bool give(nsh_process *w, const nsh_waiting *x) {
+  if (x->bulk == NULL || x->bulk->n == 1)
+    return nsh_process_give(w, x->job);
+  return nsh_process_give_bulk(w, x->bulk);
+}
+
+/* Gives one job of a line, or a batch, to a worker. */
 static void give_first(nsh_pools *t, nsh_process *w, size_t line) {
   nsh_prefetch *b = &t->pools[line].backlog;
-  const ns_job *job = nsh_prefetch_first(b)->job;
-  bool given = nsh_process_give(w, job);
+  const nsh_waiting *x = nsh_prefetch_first(b);
+  bool given = give(w, x);
   if (given && line == w->pool) { /* no place has become free */
     nsh_prefetch_pop(b);
     t->backlog--;
     return;
   }
   nsh_pool_lock(t);
-  if (!given)
-    nsh_exchange_verdict(
-        t->exchange,
-        &(ns_verdict){.id = job->id,
-                      .run = job->run,
-                      .lease = job->lease,
-                      .kind = NS_FAIL,
-                      .delay = -1,
-                      .error = ns_str("the job is too large to be handed to a worker")});
+  for (size_t i = 0; !given && i < nsh_waiting_jobs(x); i++)
+    refuse_job(t, x->bulk != NULL ? x->bulk->items[i].job : x->job);
   nsh_prefetch_pop(b);
   t->backlog--;
   nsh_pool_unlock(t);
@@ -97,6 +108,7 @@ void nsh_pool_hand_out(nsh_pools *t) {
 
 /* Gives all of the backlog back. The exchange is locked. */
 static void release_backlog(nsh_pools *t) {
+  nsh_gather_release(t);
   for (size_t i = 0; i < t->npools; i++)
     nsh_pool_release(t, i);
 }
@@ -125,12 +137,16 @@ static void shuffle_jobs(ns_jobs *jobs) {
 static void take_load(nsh_pools *t, nsh_load *load) {
   if (nsh_crash_loop_wary(&t->crash_loop, ns_mono_us()))
     shuffle_jobs(&load->jobs);
-  t->backlog += load->jobs.n;
   for (size_t i = 0; i < load->jobs.n; i++) {
     const ns_job *job = &load->jobs.items[i];
-    nsh_pool *p = &t->pools[nsh_config_pool(t->cfg, job->queue)];
+    size_t pool = nsh_config_pool(t->cfg, job->queue);
+    nsh_pool *p = &t->pools[pool];
+    nsh_waiting w = {job, load, t->arrivals++, NULL};
     nsh_pace_claimed(&p->pace, job->payload.n);
-    nsh_prefetch_add(&p->backlog, &(nsh_waiting){job, load, t->arrivals++});
+    if (t->nbatched > 0 && nsh_gather_join(t, &w, pool))
+      continue;
+    nsh_prefetch_add(&p->backlog, &w);
+    t->backlog++;
   }
 }
 
@@ -159,15 +175,15 @@ static void tell_claim_lost(nsh_process *w, const ns_notice *cancel) {
 }
 
 /* A task that waits behind a running job is taken back, with its neighbours, which lose nothing by
-** it. A paused job that is running already keeps running. */
-static void lose_task(nsh_process *w, uint32_t at, const ns_notice *n) {
+** it. A paused job that is running already keeps running, and so do the rest of its batch. */
+static void lose_task(nsh_process *w, uint32_t at, size_t member, const ns_notice *n) {
   int64_t since;
-  if (at == 0 && nsh_process_running(w, &since)) {
-    if (!n->token.paused)
-      tell_claim_lost(w, n);
-    return;
-  }
-  nsh_process_recall(w);
+  if (at > 0 || !nsh_process_running(w, &since))
+    nsh_process_recall(w);
+  else if (!n->token.paused && nsh_process_task(w, 0)->members != NULL)
+    nsh_process_lose(w, member, n->why);
+  else if (!n->token.paused)
+    tell_claim_lost(w, n);
 }
 
 /* Claims that were ended by another connection, or that have paused jobs; sorted. There may
@@ -202,10 +218,14 @@ static bool lose_waiting(void *arg, const ns_job *job) {
 
 static void lose_tasks(nsh_process *w, const revoked *r) {
   for (uint32_t at = 0; at < w->n; at++) {
-    const nsh_task *task = nsh_process_task(w, at);
-    const ns_notice *n = find_notice(r, task->id, task->run);
-    if (n != NULL)
-      lose_task(w, at, n); /* the tasks taken back are behind it */
+    nsh_member room;
+    const nsh_member *m;
+    size_t i = nsh_process_task(w, at)->members != NULL ? nsh_process_task(w, at)->members->at : 0;
+    for (; at < w->n && (m = nsh_process_member(nsh_process_task(w, at), i, &room)) != NULL; i++) {
+      const ns_notice *n = find_notice(r, m->id, m->run);
+      if (n != NULL)
+        lose_task(w, at, i, n); /* the tasks taken back are behind it */
+    }
   }
 }
 
@@ -216,6 +236,7 @@ static void take_revoked(nsh_pools *t) {
   if (r.n == 0)
     return;
   qsort(m->revoked, r.n, sizeof *m->revoked, by_token);
+  nsh_gather_drop(t, lose_waiting, &r);
   for (size_t i = 0; i < t->npools; i++)
     t->backlog -= nsh_prefetch_drop(&t->pools[i].backlog, lose_waiting, &r);
   for (size_t i = 0; i < t->nworkers; i++)
@@ -228,8 +249,13 @@ static void take_lost(nsh_pools *t) {
   for (size_t i = 0; i < m->nlost; i++) {
     const nsh_lost *l = &m->lost[i];
     nsh_process *w = &t->workers[l->worker];
-    if (w->n > 0 && w->pid == l->pid && nsh_process_task(w, 0)->seq == l->seq)
+    int64_t since;
+    if (w->n == 0 || w->pid != l->pid || nsh_process_task(w, 0)->seq != l->seq)
+      continue;
+    if (nsh_process_task(w, 0)->members == NULL)
       tell_claim_lost(w, NULL);
+    else if (nsh_process_running(w, &since))
+      nsh_process_lose(w, l->at, "");
   }
   m->nlost = 0;
   take_revoked(t);
@@ -417,6 +443,7 @@ void nsh_pool_free(nsh_pools *t) {
     nsh_process_free(&t->workers[i]);
   for (size_t i = 0; i < t->npools; i++)
     nsh_prefetch_free(&t->pools[i].backlog);
+  nsh_gather_free(t);
   nsh_names_free(&t->names);
   nsh_names_free(&t->queues);
   free(t->id_requests);

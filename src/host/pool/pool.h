@@ -58,6 +58,14 @@ typedef struct nsh_inbox {
   uv_idle_t stay; /* active: the loop does not sleep */
 } nsh_inbox;
 
+/* A name whose handler takes batches. */
+typedef struct nsh_batched {
+  char *name; /* NUL-terminated */
+  size_t n;
+  size_t most;    /* jobs of one */
+  int64_t within; /* µs that the first of them waits for more */
+} nsh_batched;
+
 typedef struct nsh_pools {
   const nsh_config *cfg;
   nsh_exchange *exchange;
@@ -76,7 +84,11 @@ typedef struct nsh_pools {
   nsh_pool pools[NSH_POOLS_MAX];
   size_t npools;
   uint64_t arrivals;    /* jobs that have joined a backlog */
-  size_t backlog;       /* jobs in all of them */
+  size_t backlog;       /* jobs in all of them, a batch counts as one */
+  nsh_batched *batched; /* names whose handlers take batches; sorted */
+  size_t nbatched;
+  nsh_bulk **bulks;     /* batches that wait for more jobs */
+  size_t nbulks, capbulks;
   nsh_names names, queues;
   char host[256];        /* the machine's name, for log lines */
   nsh_told told;
@@ -120,6 +132,42 @@ void nsh_pool_unlock(nsh_pools *t);
 
 /* Debug builds: counts everything anew and compares. After each event. */
 void nsh_pool_recount(nsh_pools *t);
+
+/* ----------------------------------------------------------- pool/gather.c */
+
+/*
+** Batches, which are put together between a claim and its worker. The first job of a queue and
+** name waits up to the handler's 'within' for more. A batch that is full, or has waited, joins
+** its line as one job does. A job that has failed or crashed before runs by itself.
+**
+** Invariant: while a batch waits it takes no place, so workers go on with other jobs, and claims
+** go on to find it more. All its claims are the host's, and it is given back whole when the host
+** drains or rests.
+*/
+
+/* Scripts were loaded: these handlers take batches, "jobs µs name", a line each. Batches that
+** wait are ready. */
+void nsh_gather_names(nsh_pools *t, ns_bytes lines);
+
+/* A claimed job joins its batch, which may be full then. False: it runs by itself. */
+bool nsh_gather_join(nsh_pools *t, const nsh_waiting *w, size_t pool);
+
+/* Batches that have waited join their lines. */
+void nsh_gather_ready(nsh_pools *t, int64_t now);
+
+/* µs until the next one has; -1: none waits. */
+int64_t nsh_gather_next(const nsh_pools *t, int64_t now);
+
+/* Takes jobs out, as nsh_prefetch_drop. */
+void nsh_gather_drop(nsh_pools *t, bool (*leaves)(void *arg, const ns_job *job), void *arg);
+
+/* Gives all their jobs back. The exchange is locked. */
+void nsh_gather_release(nsh_pools *t);
+
+/* Their jobs. */
+size_t nsh_gather_jobs(const nsh_pools *t);
+
+void nsh_gather_free(nsh_pools *t);
 
 /* -------------------------------------------------------- pool/lifecycle.c */
 

@@ -2,7 +2,7 @@
 ** Pacing: means are exponential, and one very long job counts as CAP_US, so that the mean of
 ** short ones recovers within some hundred jobs. Names: a small hash table; a name that was not
 ** met twice since names were forgotten last goes first. Lines of jobs: a ring each; loads
-** count their jobs that are still in a line.
+** count their jobs that are still in a line, or in a batch.
 */
 #include "pool/process.h"
 
@@ -184,6 +184,53 @@ void nsh_names_free(nsh_names *t) {
   *t = (nsh_names){NULL, 0, 0};
 }
 
+/* ------------------------------------------------------------------- batches */
+
+size_t nsh_waiting_jobs(const nsh_waiting *w) {
+  return w->bulk != NULL ? w->bulk->n : 1;
+}
+
+static void leave_load(nsh_load *load) {
+  ns_assert(load->left > 0);
+  if (--load->left == 0)
+    nsh_load_free(load);
+}
+
+static void free_bulk(nsh_bulk *k) {
+  free(k->items);
+  free(k);
+}
+
+void nsh_waiting_free(nsh_waiting *w) {
+  if (w->bulk == NULL) {
+    leave_load(w->load);
+    return;
+  }
+  for (size_t i = 0; i < w->bulk->n; i++)
+    leave_load(w->bulk->items[i].load);
+  free_bulk(w->bulk);
+}
+
+size_t nsh_bulk_drop(nsh_bulk *k, bool (*leaves)(void *arg, const ns_job *job), void *arg) {
+  size_t kept = 0;
+  for (size_t i = 0; i < k->n; i++)
+    if (leaves(arg, k->items[i].job))
+      leave_load(k->items[i].load);
+    else
+      k->items[kept++] = k->items[i];
+  k->n = kept;
+  if (kept == 0)
+    free_bulk(k);
+  return kept;
+}
+
+/* Its place in a line. */
+static nsh_waiting as_waiting(nsh_bulk *k) {
+  nsh_waiting w = k->items[0];
+  w.bulk = k;
+  return w;
+}
+
 /* ------------------------------------------------------------- lines of jobs */
 
 static void grow_line(nsh_prefetch *b) {
@@ -209,12 +256,10 @@ const nsh_waiting *nsh_prefetch_first(const nsh_prefetch *b) {
 }
 
 void nsh_prefetch_pop(nsh_prefetch *b) {
-  nsh_load *load = b->items[b->first].load;
+  nsh_waiting *w = &b->items[b->first];
   b->first = (b->first + 1) & (b->cap - 1);
   b->n--;
-  ns_assert(load->left > 0);
-  if (--load->left == 0)
-    nsh_load_free(load);
+  nsh_waiting_free(w);
 }
 
 static nsh_waiting *item_at(const nsh_prefetch *b, size_t i) {
@@ -226,10 +271,10 @@ size_t nsh_prefetch_drop(nsh_prefetch *b, bool (*leaves)(void *arg, const ns_job
   b->n = 0;
   for (size_t i = 0; i < n; i++) {
     nsh_waiting w = *item_at(b, i);
-    if (!leaves(arg, w.job))
-      *item_at(b, b->n++) = w;
-    else if (--w.load->left == 0)
-      nsh_load_free(w.load);
+    if (w.bulk != NULL ? nsh_bulk_drop(w.bulk, leaves, arg) > 0 : !leaves(arg, w.job))
+      *item_at(b, b->n++) = w.bulk != NULL ? as_waiting(w.bulk) : w;
+    else if (w.bulk == NULL)
+      nsh_waiting_free(&w);
   }
   return n - b->n;
 }

@@ -38,16 +38,43 @@ static nsh_task *add_task(nsh_process *w) {
   return nsh_process_task(w, w->n++);
 }
 
+/* The next job of a batch takes the task over. False: there is none. */
+static bool next_member(nsh_task *t) {
+  nsh_members *m = t->members;
+  if (m == NULL || ++m->at == m->n)
+    return false;
+  t->id = m->items[m->at].id;
+  t->run = m->items[m->at].run;
+  t->lease = m->items[m->at].lease;
+  t->heard = m->items[m->at].heard;
+  return true;
+}
+
 /* Its names may be forgotten. */
-static void forget_task(nsh_task *t) {
+static void free_task(nsh_task *t) {
   ns_assert(t->name->tasks > 0 && t->queue->tasks > 0);
   t->name->tasks--;
   t->queue->tasks--;
+  free(t->members);
+  t->members = NULL;
+}
+
+const nsh_member *nsh_process_member(nsh_task *t, size_t at, nsh_member *room) {
+  if (t->members != NULL)
+    return at >= t->members->at && at < t->members->n ? &t->members->items[at] : NULL;
+  *room = (nsh_member){t->id, t->run, t->lease, t->heard};
+  return at == 0 ? room : NULL;
+}
+
+size_t nsh_process_jobs(const nsh_task *t) {
+  return t->members != NULL ? t->members->n - t->members->at : 1;
 }
 
 void nsh_process_pop(nsh_process *w) {
   ns_assert(w->n > 0);
-  forget_task(nsh_process_task(w, 0));
+  if (next_member(nsh_process_task(w, 0)))
+    return;
+  free_task(nsh_process_task(w, 0));
   w->first = (w->first + 1) & (w->cap - 1);
   w->n--;
   nsh_pool_count(w, -1);
@@ -59,22 +86,68 @@ void nsh_process_pop(nsh_process *w) {
   w->touched_at = 0;
 }
 
-bool nsh_process_give(nsh_process *w, const ns_job *job) {
-  nsh_name *name = nsh_names_get(&w->pools->names, job->name);
-  nsh_name *queue;
-  nsh_order o = {.seq = w->next_seq, .hold = nsh_pace_brief(&name->pace), .job = *job};
-  nsh_task *t;
-  if (!nsh_put_order(&w->out, &o))
-    return false;
-  queue = nsh_names_get(&w->pools->queues, job->queue);
-  t = add_task(w);
-  *t = (nsh_task){w->next_seq++, job->id,    job->run, job->lease,
-                  job->timeout,  job->heard, name,     queue};
-  name->tasks++;
-  queue->tasks++;
+static void join_task(nsh_process *w, const nsh_task *task) {
+  nsh_task *t = add_task(w);
+  *t = *task;
+  w->next_seq++;
+  t->name->tasks++;
+  t->queue->tasks++;
   ns_assert(w->n < 2 || nsh_before(nsh_process_task(w, w->n - 2)->seq, t->seq));
   nsh_pool_count(w, 1);
+}
+
+/* The task of a job, or of a batch that begins with it. */
+static nsh_task task_of(nsh_process *w, const ns_job *job) {
+  return (nsh_task){.seq = w->next_seq,
+                    .id = job->id,
+                    .run = job->run,
+                    .lease = job->lease,
+                    .timeout = job->timeout,
+                    .heard = job->heard,
+                    .name = nsh_names_get(&w->pools->names, job->name),
+                    .queue = nsh_names_get(&w->pools->queues, job->queue)};
+}
+
+bool nsh_process_give(nsh_process *w, const ns_job *job) {
+  nsh_task t = task_of(w, job);
+  nsh_order o = {.seq = w->next_seq, .hold = nsh_pace_brief(&t.name->pace), .job = *job};
+  if (!nsh_put_order(&w->out, &o))
+    return false;
+  join_task(w, &t);
   return true;
+}
+
+bool nsh_process_give_bulk(nsh_process *w, const nsh_bulk *k) {
+  nsh_task t = task_of(w, k->items[0].job);
+  nsh_bulk_order o = {.seq = w->next_seq, .n = k->n};
+  nsh_members *m;
+  size_t start;
+  for (size_t i = 0; i < k->n; i++)
+    if (k->items[i].job->timeout > o.timeout)
+      o.timeout = k->items[i].job->timeout;
+  start = nsh_begin_bulk(&w->out, &o);
+  for (size_t i = 0; i < k->n; i++)
+    nsh_put_job(&w->out, k->items[i].job);
+  if (!nsh_end(&w->out, start))
+    return false;
+  m = nsh_alloc(sizeof *m + k->n * sizeof *m->items);
+  m->n = k->n;
+  for (size_t i = 0; i < k->n; i++) {
+    const ns_job *job = k->items[i].job;
+    m->items[i] = (nsh_member){job->id, job->run, job->lease, job->heard};
+  }
+  t.timeout = o.timeout;
+  t.members = m;
+  join_task(w, &t);
+  return true;
+}
+
+/* Its jobs go back to the database. */
+static void release_task(nsh_process *w, nsh_task *t) {
+  do
+    nsh_exchange_release(w->pools->exchange, t->id, t->run, t->lease);
+  while (next_member(t));
+  free_task(t);
 }
 
 void nsh_process_recall(nsh_process *w) {
@@ -83,8 +156,7 @@ void nsh_process_recall(nsh_process *w) {
     nsh_task *t = nsh_process_task(w, w->n - 1);
     if (nsh_before(t->seq, first))
       break;
-    nsh_exchange_release(w->pools->exchange, t->id, t->run, t->lease);
-    forget_task(t);
+    release_task(w, t);
     w->n--;
     nsh_pool_count(w, -1);
   }
@@ -264,22 +336,25 @@ void nsh_process_free(nsh_process *w) {
   ns_buf_free(&w->in);
   ns_buf_free(&w->out);
   ns_buf_free(&w->log);
+  for (uint32_t i = 0; i < w->n; i++)
+    free(nsh_process_task(w, i)->members);
   free(w->tasks);
   free(w->text);
 }
 
 /* ------------------------------------------------------------ stopping a job */
 
-static void log_start(const nsh_process *w, const nsh_task *task, const char *said) {
+static void log_stop(const nsh_process *w, int64_t id, const nsh_name *name, nsh_why because,
+                     const char *said) {
   static const char *const reasons[] = {[NSH_WHY_TIMEOUT] = "timeout",
                                         [NSH_WHY_LOST] = "the claim is lost",
                                         [NSH_WHY_STOP] = "the host stops",
                                         [NSH_WHY_MEMORY] = "memory limit",
                                         [NSH_WHY_CANCELLED] = "cancelled"};
   char why[288];
-  snprintf(why, sizeof why, "%s%s%s", reasons[w->why], said[0] != '\0' ? ": " : "", said);
-  ns_log(NS_LOG_WARN, w->why == NSH_WHY_TIMEOUT ? "job.timeout" : "job.stop",
-         NS_FIELDS(ns_fi("id", task->id), ns_fs("name", task->name->text), ns_fi("pid", w->pid),
+  snprintf(why, sizeof why, "%s%s%s", reasons[because], said[0] != '\0' ? ": " : "", said);
+  ns_log(NS_LOG_WARN, because == NSH_WHY_TIMEOUT ? "job.timeout" : "job.stop",
+         NS_FIELDS(ns_fi("id", id), ns_fs("name", name->text), ns_fi("pid", w->pid),
                    ns_fs("why", why)));
 }
 
@@ -294,7 +369,17 @@ void nsh_process_stop(nsh_process *w, nsh_why why, int64_t step, const char *sai
   nsh_process_recall(w);
   w->pools->tally.timeouts += why == NSH_WHY_TIMEOUT;
   nsh_slot_tell(w->slot, task->seq, why);
-  log_start(w, task, said);
+  log_stop(w, task->id, task->name, why, said);
+}
+
+void nsh_process_lose(nsh_process *w, size_t at, const char *said) {
+  nsh_task *task = nsh_process_task(w, 0);
+  nsh_member room;
+  const nsh_member *m = nsh_process_member(task, at, &room);
+  if (m == NULL || nsh_slot_lost(w->slot, (uint32_t)at))
+    return;
+  nsh_slot_lose(w->slot, (uint32_t)at);
+  log_stop(w, m->id, task->name, NSH_WHY_CANCELLED, said);
 }
 
 void nsh_process_escalate(nsh_process *w, int64_t now) {

@@ -102,7 +102,29 @@ typedef struct nsh_waiting {
   const ns_job *job;
   nsh_load *load;   /* that the job's bytes are in */
   uint64_t arrival; /* counts over all lines */
+  struct nsh_bulk *bulk; /* a batch: the job is its first; owned; NULL: a job by itself */
 } nsh_waiting;
+
+/* A batch: jobs of one queue and name for one call of their handler. It is gathered, and then
+** stands in its line as one. It has one job at least. */
+typedef struct nsh_bulk {
+  nsh_waiting *items;
+  size_t n, cap;
+  size_t bytes;     /* of their payloads */
+  size_t most;      /* jobs */
+  int64_t ready_at; /* monotonic µs: then it does not wait for more */
+  size_t pool;      /* its line */
+} nsh_bulk;
+
+/* How many jobs there are in it: 1 without a batch. */
+size_t nsh_waiting_jobs(const nsh_waiting *w);
+
+/* They leave, and their bytes are gone then, too. */
+void nsh_waiting_free(nsh_waiting *w);
+
+/* Takes the jobs for which 'leaves' is true out of a batch; how many are left. With none left it
+** is freed. */
+size_t nsh_bulk_drop(nsh_bulk *k, bool (*leaves)(void *arg, const ns_job *job), void *arg);
 
 /* A line of claimed jobs that no worker has yet, in the order they came. There is one per pool.
 ** The jobs of a reserved queue wait by themselves, so that the workers kept for them find them,
@@ -121,7 +143,8 @@ const nsh_waiting *nsh_prefetch_first(const nsh_prefetch *b);
 /* The first job leaves; its bytes are gone then, too. */
 void nsh_prefetch_pop(nsh_prefetch *b);
 
-/* Takes all jobs out of the line for which 'leaves' is true, in one pass; returns how many. */
+/* Takes all jobs out of the line for which 'leaves' is true, in one pass. Returns how many places
+** of the line are gone; a batch has one. */
 size_t nsh_prefetch_drop(nsh_prefetch *b, bool (*leaves)(void *arg, const ns_job *job), void *arg);
 
 void nsh_prefetch_free(nsh_prefetch *b);
@@ -147,13 +170,25 @@ typedef enum nsh_stop_step {
 #define NSH_STEP 500000      /* µs of the first step */
 #define NSH_STEP_STOP 100000 /* ... when the whole host stops */
 
-/* A job in a worker's hands. */
+/* A job of a batch in a worker's hands. */
+typedef struct nsh_member {
+  int64_t id, run, lease, heard;
+} nsh_member;
+
+typedef struct nsh_members {
+  size_t n, at; /* how many, and which of them is the task's */
+  nsh_member items[];
+} nsh_members;
+
+/* A job in a worker's hands, or a batch: then the first of its jobs without a verdict. They are
+** started, stopped and timed as one. */
 typedef struct nsh_task {
   uint32_t seq;
   int64_t id, run, lease, timeout;
   int64_t heard; /* as of ns_job */
   nsh_name *name;
   nsh_name *queue;
+  nsh_members *members; /* owned; NULL: a job by itself */
 } nsh_task;
 
 typedef struct nsh_process {
@@ -213,6 +248,15 @@ nsh_task *nsh_process_task(nsh_process *w, uint32_t i);
 /* Writes a job into the outgoing bytes; false: it is too large to send. */
 bool nsh_process_give(nsh_process *w, const ns_job *job);
 
+/* The same with a batch, as one task. */
+bool nsh_process_give_bulk(nsh_process *w, const nsh_bulk *k);
+
+/* Job 'at' of a task; of a job by itself 0. NULL: it has a verdict, or there is no such job. */
+const nsh_member *nsh_process_member(nsh_task *t, size_t at, nsh_member *room);
+
+/* How many jobs of a task have no verdict yet. */
+size_t nsh_process_jobs(const nsh_task *t);
+
 /* Sends the tasks given so far. */
 void nsh_process_flush(nsh_process *w);
 
@@ -220,7 +264,8 @@ void nsh_process_flush(nsh_process *w);
 ** other jobs. The exchange is locked. */
 void nsh_process_recall(nsh_process *w);
 
-/* The oldest task is over; the state of a running job is forgotten. */
+/* The oldest task's job has its verdict. The next of its batch is the task's then; without one the
+** task is over, and the state of a running job is forgotten. */
 void nsh_process_pop(nsh_process *w);
 
 /* How long the running job may take, µs: its handler may have said so. */
@@ -253,6 +298,9 @@ void nsh_process_kill(nsh_process *w, int sig);
 ** canceller gave, for the log, or "". The tasks behind it are taken back first, so that no
 ** other job is stopped. The exchange is locked. */
 void nsh_process_stop(nsh_process *w, nsh_why why, int64_t step, const char *said);
+
+/* The claim of job 'at' of the running batch is lost: it is told so, the rest go on. As above. */
+void nsh_process_lose(nsh_process *w, size_t at, const char *said);
 
 /* Takes the next step when it is due. */
 void nsh_process_escalate(nsh_process *w, int64_t now);
@@ -306,6 +354,8 @@ void nsh_messages_end(nsh_process *w, const ns_verdict *v, int64_t micros);
 /* Passes a sign of life of the running job on to the database, with progress if
 ** there is any. The exchange is locked. */
 void nsh_messages_touch(nsh_process *w, int64_t now);
+
+#define NSH_TOUCHES_MAX 1000 /* waiting to be written; the rest come later */
 
 /* The running job is due for a sign of life. */
 bool nsh_messages_due(const nsh_process *w, int64_t since, int64_t now);

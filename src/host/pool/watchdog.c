@@ -18,7 +18,6 @@
 #define TICK_FINE 20000           /* period while a worker works */
 #define TICK_COARSE 100000      /* with many workers */
 #define FINE_WORKERS 256
-#define TOUCHES_MAX 1000        /* waiting to be written; the rest come later */
 
 /* ---------------------------------------------------------------- a worker */
 
@@ -42,7 +41,7 @@ static bool watch_job(nsh_process *w, int64_t now) {
     if (w->n > 1 && w->stuck)
       nsh_process_recall(w);
     late = now - since > LONG_US && nsh_pool_attends(w);
-    if (t->exchange->ntouches < TOUCHES_MAX && nsh_messages_due(w, since, now))
+    if (t->exchange->ntouches < NSH_TOUCHES_MAX && nsh_messages_due(w, since, now))
       nsh_messages_touch(w, now);
   }
   nsh_pool_unlock(t);
@@ -126,17 +125,27 @@ void nsh_watchdog_tick(nsh_pools *t, int64_t now) {
       nsh_pool_release(t, i);
   nsh_pool_unlock(t);
   nsh_lifecycle_fill(t);
+  nsh_gather_ready(t, now);
   nsh_pool_hand_out(t);
   if (t->told.more > 0)
     nsh_messages_sum_up(t, now);
 }
 
-int64_t nsh_watchdog_next(const nsh_pools *t, int64_t now) {
+/* The sooner of two waits; -1: none. */
+static int64_t sooner(int64_t a, int64_t b) {
+  return a < 0 || (b >= 0 && b < a) ? b : a;
+}
+
+static int64_t next_look(const nsh_pools *t, int64_t now) {
   if (t->busy + t->backlog > 0)
     return t->nworkers <= FINE_WORKERS ? TICK_FINE : TICK_COARSE;
   if (t->closing || (t->up >= t->wanted && t->leaving == 0))
     return t->closing || t->told.more > 0 ? TICK_COARSE : -1;
   return t->fork_at > now ? t->fork_at - now : TICK_COARSE;
+}
+
+int64_t nsh_watchdog_next(const nsh_pools *t, int64_t now) {
+  return sooner(next_look(t, now), nsh_gather_next(t, now));
 }
 
 /* ------------------------------------------------------------------- the dump */

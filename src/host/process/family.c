@@ -156,6 +156,12 @@ static ns_bytes end_list(ns_buf *list) {
   return list->n > 0 ? ns_buf_bytes(list) : NS_NONE;
 }
 
+static void forget_declared(nsh_zygote *z) {
+  ns_buf_free(&z->schedules);
+  ns_buf_free(&z->on_dead);
+  ns_buf_free(&z->batched);
+}
+
 static void on_loaded(nsh_zygote *z, nsh_frame *f) {
   nsh_family *b = z->family;
   nsh_loaded what;
@@ -170,9 +176,9 @@ static void on_loaded(nsh_zygote *z, nsh_frame *f) {
   z->stage = NSH_READY;
   what.schedules = end_list(&z->schedules);
   what.on_dead = end_list(&z->on_dead);
+  what.batched = ns_buf_bytes(&z->batched);
   b->loaded(b->arg, z, &what);
-  ns_buf_free(&z->schedules);
-  ns_buf_free(&z->on_dead);
+  forget_declared(z);
 }
 
 /* An element of 'list', which the scripts declare. */
@@ -183,6 +189,16 @@ static void on_declared(nsh_zygote *z, ns_buf *list, nsh_frame *f) {
     return;
   ns_buf_addc(list, list->n == 0 ? '[' : ',');
   ns_buf_add(list, text.p, text.n);
+}
+
+static void on_batched(nsh_zygote *z, nsh_frame *f) {
+  int64_t count = nsh_get_int(f);
+  ns_bytes text = nsh_get_bytes(f);
+  if (z->stage != NSH_LOADING || !nsh_done(f) || count != 0)
+    return;
+  ns_buf_add(&z->batched, text.p, text.n);
+  ns_buf_addc(&z->batched, '\n');
+  nsh_must(!z->batched.oom);
 }
 
 static void on_load_error(nsh_zygote *z, nsh_frame *f) {
@@ -241,6 +257,8 @@ static void on_zygote_frame(void *arg, nsh_frame *f) {
     on_declared(z, &z->schedules, f);
   else if (f->type == NSH_ON_DEAD)
     on_declared(z, &z->on_dead, f);
+  else if (f->type == NSH_BATCHED)
+    on_batched(z, f);
   else if (f->type == NSH_LOADERR)
     on_load_error(z, f);
   else if (f->type == NSH_FORKED || f->type == NSH_EXITED)
@@ -258,8 +276,7 @@ static void on_death(nsh_zygote *z, int status) {
   close_peer(&z->peer);
   z->stage = NSH_ABSENT;
   z->workers = 0;
-  ns_buf_free(&z->schedules);
-  ns_buf_free(&z->on_dead);
+  forget_declared(z);
   if (loading)
     b->failed(b->arg, z, NS_NONE, status);
   b->died(b->arg, z, status);

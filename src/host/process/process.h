@@ -165,6 +165,7 @@ typedef struct nsh_loaded {
   ns_bytes files; /* [["name","version"],…] of the files read */
   ns_bytes schedules; /* that they declare, [{…},…]; absent: none */
   ns_bytes on_dead;   /* jobs to push for dead ones, the same */
+  ns_bytes batched;   /* handlers that take batches, "jobs µs name", a line each; absent: none */
 } nsh_loaded;
 
 typedef struct nsh_zygote {
@@ -176,6 +177,7 @@ typedef struct nsh_zygote {
   bool condemned;                 /* killed for its silence: no job did it */
   char version[NSH_VERSION_SIZE]; /* of its scripts, a short hash */
   ns_buf schedules, on_dead;      /* told while it loads: "[{…},{…}" */
+  ns_buf batched;                 /* the same, lines */
 } nsh_zygote;
 
 typedef struct nsh_family {

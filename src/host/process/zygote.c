@@ -184,9 +184,9 @@ static int load_scripts(lua_State *L) {
   nsh_config_pushdb(L, fam->cfg);
   lua_pushinteger(L, fam->cfg->memory);
   lua_pushinteger(L, fam->cfg->max_children);
-  lua_call(L, 5, 5); /* loaded, begin, run, reset, finish; or nil, message */
-  if (lua_isnil(L, -5)) {
-    lua_pop(L, 3);
+  lua_call(L, 5, 6); /* loaded, begin, run, run_batch, reset, finish; or nil, message */
+  if (lua_isnil(L, -6)) {
+    lua_pop(L, 4);
     return 2;
   }
   nsh_worker_keep(L); /* takes all but the first */
@@ -264,6 +264,7 @@ static int tell_loaded(lua_State *L) {
   size_t start;
   tell_declared(L, (int)lua_tointeger(L, 2), "schedules", NSH_SCHEDULE);
   tell_declared(L, (int)lua_tointeger(L, 2), "on_dead", NSH_ON_DEAD);
+  tell_declared(L, (int)lua_tointeger(L, 2), "batches", NSH_BATCHED);
   lua_getfield(L, 1, "version");
   version = luaL_checkstring(L, -1);
   lua_getfield(L, 1, "files");

@@ -24,7 +24,6 @@
 #define HOLD_US 300        /* the host is told of a verdict at most so late */
 #define ASK_EVERY NS_SECOND /* cancelled() asks the host at most so often */
 #define FRESH_MS 50        /* between looks whether the host is back in touch */
-#define ERROR_MAX 65600    /* bytes of an error text */
 #define SPARE_FILES 8      /* descriptors a job needs to have a chance */
 #define STOP_S 1           /* seconds for functions of nightshift.on("worker.stop") */
 
@@ -33,17 +32,11 @@ static struct {
   const nsh_config *cfg;
   nsh_channel channel;
   pid_t pid;          /* a handler may fork: its child is not the worker */
-  int begin, run, reset, finish; /* references */
-  int64_t max_json;
-  ns_buf text;        /* JSON of a plain result */
-  uint32_t seq;       /* of the running job */
+  int begin, run, run_batch, reset, finish; /* references */
+  nsh_call call;      /* the one that runs */
   bool running;       /* a handler is on the stack */
-  bool over;          /* it was over its memory limit */
-  bool spent;         /* this state is not to be trusted with another job, or has
-                      ** had as many as it may have: */
-  int64_t left;       /* jobs until then; 0: any number */
-  int64_t started, ended; /* of the job, monotonic µs */
-  int64_t asked;          /* when the running job last asked for its claim */
+  int64_t left;       /* calls until this state is spent; 0: any number */
+  int64_t asked;      /* monotonic µs: when the running job last asked for its claim */
 } w;
 
 /* ------------------------------------------- functions for handlers */
@@ -70,50 +63,63 @@ static void need_job(lua_State *L) {
     luaL_error(L, "a forked child cannot speak for the job");
 }
 
-static bool is_claim_held(void) {
-  return atomic_load(&w.channel.slot->lost) != w.seq + 1;
+/* The place of a job in its batch; a single job is at 0. */
+static uint32_t opt_place(lua_State *L, int idx) {
+  lua_Integer at = luaL_optinteger(L, idx, 0);
+  luaL_argcheck(L, at == 0 || (at > 0 && (size_t)at < w.call.members), idx, "no such job");
+  return (uint32_t)at;
 }
 
-static void send_progress(double progress, ns_bytes text) {
+static bool is_claim_held(uint32_t at) {
+  return atomic_load(&w.channel.slot->lost) != w.call.seq + 1 &&
+         (w.call.members == 0 || !nsh_slot_lost(w.channel.slot, at));
+}
+
+static void send_progress(uint32_t at, double progress, ns_bytes text) {
   size_t start;
   ns_buf_reset(&w.channel.frame);
   start = nsh_begin(&w.channel.frame, NSH_PROGRESS);
-  nsh_put_int(&w.channel.frame, w.seq);
+  nsh_put_int(&w.channel.frame, w.call.seq);
+  nsh_put_int(&w.channel.frame, at);
   nsh_put_real(&w.channel.frame, progress);
   nsh_put_bytes(&w.channel.frame, text);
   if (nsh_end(&w.channel.frame, start))
     nsh_channel_post_now(&w.channel);
 }
 
-/* touch([progress [, text]]): shows a sign of life. True, or nil, message,
+/* touch([progress [, text [, place]]]): shows a sign of life. True, or nil, message,
 ** code when the claim is known to be lost. */
 static int api_touch(lua_State *L) {
   double progress = luaL_optnumber(L, 1, -1);
   ns_bytes text = NS_NONE;
+  uint32_t at;
   text.p = luaL_optlstring(L, 2, NULL, &text.n);
   need_job(L);
-  send_progress(progress, text);
+  at = opt_place(L, 3);
+  send_progress(at, progress, text);
   w.asked = ns_mono_us();
-  if (!is_claim_held())
+  if (!is_claim_held(at))
     return push_lost(L);
   lua_pushboolean(L, true);
   return 1;
 }
 
-/* cancelled(): is the job to stop, or its claim known to be lost? Asking makes
+/* cancelled([place]): is the job to stop, or its claim known to be lost? Asking makes
 ** the host ask. */
 static int api_cancelled(lua_State *L) {
   int64_t now = ns_mono_us();
+  uint32_t at;
   need_job(L);
+  at = opt_place(L, 1);
   if (now - w.asked > ASK_EVERY) {
-    send_progress(-1, NS_NONE);
+    send_progress(at, -1, NS_NONE);
     w.asked = now;
   }
-  lua_pushboolean(L, !is_claim_held() || nsh_slot_told(w.channel.slot, w.seq) != NSH_WHY_NONE);
+  lua_pushboolean(L, !is_claim_held(at) || nsh_slot_told(w.channel.slot, w.call.seq) != NSH_WHY_NONE);
   return 1;
 }
 
-/* stopping(): does the host drain or stop, or is the job to stop? */
+/* stopping([place]): does the host drain or stop, or is the job to stop? */
 static int api_stopping(lua_State *L) {
   if (!nsh_slots_stopping(w.channel.slots))
     return api_cancelled(L);
@@ -122,15 +128,18 @@ static int api_stopping(lua_State *L) {
   return 1;
 }
 
-/* log(text): one line of the running job. */
+/* log(text [, place]): one line of the running job. */
 static int api_log(lua_State *L) {
   ns_bytes text;
   size_t start;
+  uint32_t at;
   text.p = luaL_checklstring(L, 1, &text.n);
   need_job(L);
+  at = opt_place(L, 2);
   ns_buf_reset(&w.channel.frame);
   start = nsh_begin(&w.channel.frame, NSH_LOG);
-  nsh_put_int(&w.channel.frame, w.seq);
+  nsh_put_int(&w.channel.frame, w.call.seq);
+  nsh_put_int(&w.channel.frame, at);
   nsh_put_bytes(&w.channel.frame, text);
   if (nsh_end(&w.channel.frame, start))
     nsh_channel_post_now(&w.channel);
@@ -154,7 +163,7 @@ static int api_take_id(lua_State *L) {
 
 /* quota(bytes): the limit of the running job. */
 static int api_quota(lua_State *L) {
-  nsh_memory_limit_begin(w.L, luaL_checkinteger(L, 1), w.channel.slot, w.seq);
+  nsh_memory_limit_begin(w.L, luaL_checkinteger(L, 1), w.channel.slot, w.call.seq);
   return 0;
 }
 
@@ -208,87 +217,12 @@ void nsh_worker_pushapi(lua_State *L) {
 void nsh_worker_keep(lua_State *L) {
   w.finish = luaL_ref(L, LUA_REGISTRYINDEX);
   w.reset = luaL_ref(L, LUA_REGISTRYINDEX);
+  w.run_batch = luaL_ref(L, LUA_REGISTRYINDEX);
   w.run = luaL_ref(L, LUA_REGISTRYINDEX);
   w.begin = luaL_ref(L, LUA_REGISTRYINDEX);
 }
 
 /* ------------------------------------------------------------ running jobs */
-
-static nsh_report make_report(ns_kind kind) {
-  return (nsh_report){.seq = w.seq, .kind = kind, .delay = -1,
-                      .micros = w.ended - w.started, .leaves = w.spent};
-}
-
-/* The frame of a job's end is built in w.channel.frame; false: it is too large. */
-static bool build_report(const nsh_report *r, const ns_push *children) {
-  size_t start;
-  ns_buf_reset(&w.channel.frame);
-  start = nsh_begin_report(&w.channel.frame, r);
-  for (size_t i = 0; i < r->nchildren; i++)
-    nsh_put_child(&w.channel.frame, &children[i]);
-  return nsh_end(&w.channel.frame, start);
-}
-
-static void report_failure(ns_bytes error) {
-  nsh_report r = make_report(NS_FAIL);
-  r.most = atomic_load(&w.channel.slot->most);
-  r.error = (ns_bytes){error.p, error.n < ERROR_MAX ? error.n : ERROR_MAX};
-  if (!build_report(&r, NULL))
-    nsh_channel_leave(1);
-}
-
-/* The handler simply returned: its result is at index 1. */
-static void report_result(lua_State *L) {
-  nsh_report r = make_report(NS_ACK);
-  ns_err err;
-  ns_buf_reset(&w.text);
-  if (!lua_isnil(L, 1)) {
-    if (nsl_encode(L, 1, "result", w.max_json, &w.text, &err) != NS_OK) {
-      report_failure(ns_str(err.message));
-      return;
-    }
-    r.result = ns_buf_bytes(&w.text);
-  }
-  if (!build_report(&r, NULL))
-    report_failure(ns_str("the result is over 64 MiB"));
-}
-
-/* The verdict table is at index 2. */
-static void report_verdict(lua_State *L) {
-  ns_err err;
-  nsl_verdict *box = nsl_toverdict(L, 2, w.max_json, &err);
-  nsh_report r;
-  if (box == NULL) {
-    report_failure(ns_str(err.message));
-    return;
-  }
-  if (box->verdict.kind == NS_FAIL && nsh_memory_limit_blamed(box->verdict.error)) {
-    nsl_unbox(box);
-    w.over = true; /* reported as such */
-    return;
-  }
-  r = make_report(box->verdict.kind);
-  r.delay = box->verdict.delay;
-  r.go_on = box->verdict.go_on;
-  r.most = box->verdict.most;
-  r.result = box->verdict.result;
-  r.error = box->verdict.error;
-  r.state = box->verdict.state;
-  r.signal = box->verdict.signal;
-  r.nchildren = box->verdict.nchildren;
-  if (!build_report(&r, box->verdict.children))
-    report_failure(ns_str("the verdict with its children is over 64 MiB"));
-  nsl_unbox(box);
-}
-
-/* Reports that the handler was stopped; a verdict that it gave meanwhile does not count. */
-static void report_stopped(nsh_why why) {
-  nsh_report r = make_report(NS_RELEASE);
-  if (why == NSH_WHY_TIMEOUT)
-    report_failure(nsh_interrupt_text());
-  else if (!build_report(&r, NULL))
-    nsh_channel_leave(1);
-}
 
 /* Has a job left so many files open that the next ones would have none? */
 static bool files_left(void) {
@@ -334,33 +268,39 @@ static int call_handler(lua_State *L) {
   lua_call(L, 1, 3);
   if (is_forked_child())
     nsh_channel_leave(lua_isnil(L, 2) ? 0 : 1);
-  w.ended = ns_mono_us();
-  w.spent = lua_toboolean(L, 3) || w.spent || (!lua_isnil(L, 2) && !files_left());
+  w.call.ended = ns_mono_us();
+  w.call.spent = lua_toboolean(L, 3) || w.call.spent || (!lua_isnil(L, 2) && !files_left());
   return 3;
 }
 
-/* Protected. Arguments: result and verdict. */
-static int report_what_came(lua_State *L) {
-  if (lua_isnil(L, 2))
-    report_result(L);
-  else
-    report_verdict(L);
-  return 0;
-}
+/* A batch, its jobs still in the frame. */
+typedef struct bulk {
+  nsh_bulk_order order;
+  nsh_frame *f;
+} bulk;
 
-/* Result and verdict are the first two of three on the stack. */
-static void report_end(lua_State *L) {
-  lua_settop(L, 2);
-  lua_pushcfunction(L, report_what_came);
-  lua_insert(L, 1);
-  if (lua_pcall(L, 2, 0, 0) == LUA_OK && !w.over)
-    return;
-  w.spent = true;
-  if (w.over)
-    report_failure(nsh_memory_limit_text());
-  else
-    report_failure(lua_isstring(L, -1) ? nsh_lua_text(L, -1)
-                                       : ns_str("the job's end could not be told"));
+/* Protected. Argument: the bulk. Results: the ones of run_batch(jobs). */
+static int call_batch(lua_State *L) {
+  const bulk *b = lua_touserdata(L, 1);
+  lua_settop(L, 0);
+  lua_rawgeti(L, LUA_REGISTRYINDEX, w.run_batch);
+  lua_createtable(L, (int)b->order.n, 0);
+  for (size_t i = 0; i < b->order.n; i++) {
+    ns_job job;
+    if (!nsh_get_job(b->f, &job))
+      nsh_channel_leave(1);
+    if (i == 0)
+      nsh_title_job(job.name, job.id);
+    nsl_pushjob(L, &job);
+    lua_rawseti(L, 2, (lua_Integer)i + 1);
+  }
+  w.running = true;
+  lua_call(L, 1, 4);
+  if (is_forked_child())
+    nsh_channel_leave(0);
+  w.call.ended = ns_mono_us();
+  w.call.spent = lua_toboolean(L, 3) || w.call.spent || !files_left();
+  return 4;
 }
 
 /* Sets back the job's changes to its connection, in a place where nothing stops it. A text on
@@ -373,7 +313,7 @@ static ns_bytes reset_connection(lua_State *L, bool has_verdict) {
   else
     lua_pushnil(L);
   if (lua_pcall(L, 1, 1, 0) != LUA_OK)
-    w.spent = true; /* with its connection */
+    w.call.spent = true; /* with its connection */
   if (lua_isstring(L, -1))
     return nsh_lua_text(L, -1);
   lua_settop(L, top);
@@ -385,43 +325,30 @@ static void restore_process(lua_State *L) {
   w.running = false;
   if (!lua_gc(L, LUA_GCISRUNNING))
     lua_gc(L, LUA_GCRESTART);
-  w.spent = !nsh_restore() || is_last() || w.spent;
+  w.call.spent = !nsh_restore() || is_last() || w.call.spent;
 }
 
-/* Ends the job with one report, whatever happened. An error that arrives here is not the
-** handler's. Memory is short, or a handler has broken data of our own code. Such a worker is
-** replaced. */
-static void run_protected(const nsh_order *o) {
+/* Calls the handler, with 'n' results, and sets back what it has changed. An error that arrives
+** here is not the handler's. Memory is short, or a handler has broken data of our own code. Such
+** a worker is replaced. */
+static void run_protected(lua_CFunction call, const void *order, int n, int64_t timeout) {
   lua_State *L = w.L;
-  ns_bytes error, left;
-  bool ok;
-  nsh_why why;
-  w.over = false;
-  w.spent = w.cfg->fork_per_job;
+  nsh_call *c = &w.call;
+  c->spent = w.cfg->fork_per_job;
   nsh_memory_limit_forget();
-  lua_pushcfunction(L, call_handler);
-  lua_pushlightuserdata(L, (void *)(uintptr_t)o);
-  nsh_interrupt_begin(o->seq, o->job.timeout);
-  ok = lua_pcall(L, 1, 3, 0) == LUA_OK;
+  lua_pushcfunction(L, call);
+  lua_pushlightuserdata(L, (void *)(uintptr_t)order);
+  nsh_interrupt_begin(c->seq, timeout);
+  c->ok = lua_pcall(L, 1, n, 0) == LUA_OK;
   if (is_forked_child())
     nsh_channel_leave(1);
-  why = nsh_interrupt_end();
-  error = ok ? NS_NONE : nsh_lua_text(L, -1);
-  w.over = nsh_memory_limit_end(L) || nsh_memory_limit_blamed(error);
+  c->why = nsh_interrupt_end();
+  c->error = c->ok ? NS_NONE : nsh_lua_text(L, -1);
+  c->limited = c->over = nsh_memory_limit_end(L) || nsh_memory_limit_blamed(c->error);
   restore_process(L);
-  w.spent = w.spent || w.over || !ok;
-  left = reset_connection(L, ok);
-  if (w.over)
-    report_failure(nsh_memory_limit_text());
-  else if (why != NSH_WHY_NONE)
-    report_stopped(why);
-  else if (!ok)
-    report_failure(error.p != NULL ? error : ns_str("the job could not be run"));
-  else if (left.p != NULL)
-    report_failure(left);
-  else
-    report_end(L);
-  lua_settop(L, 0);
+  c->spent = c->spent || c->limited || !c->ok;
+  c->left = reset_connection(L, c->ok && c->members == 0);
+  fflush(stdout);
 }
 
 /* An orderly end: the host gets all frames, and the scripts are told. */
@@ -448,31 +375,55 @@ static int64_t wait_fresh(uint32_t seq) {
   return now;
 }
 
+/* May job or batch 'seq' begin? It was taken back otherwise. 'hold': its handler is expected to be
+** short. */
+static bool begin_work(uint32_t seq, bool hold) {
+  int64_t start = ns_mono_us();
+  if (!nsh_slots_valid(w.channel.slots, start))
+    start = wait_fresh(seq);
+  if (w.channel.waiting > 0 && (!hold || start - w.channel.waiting > HOLD_US))
+    nsh_channel_flush(&w.channel); /* which may end us, so nothing is started yet */
+  if (!nsh_slot_start(w.channel.slot, seq, start))
+    return false;
+  w.call.seq = seq;
+  w.call.started = w.call.ended = start;
+  w.asked = 0;
+  return true;
+}
+
 static void do_job(nsh_frame *f) {
   nsh_order o;
-  int64_t start = ns_mono_us();
   if (!nsh_get_order(f, &o))
     nsh_channel_leave(1);
-  if (!nsh_slots_valid(w.channel.slots, start))
-    start = wait_fresh(o.seq);
-  if (w.channel.waiting > 0 && (!o.hold || start - w.channel.waiting > HOLD_US))
-    nsh_channel_flush(&w.channel); /* which may end us, so nothing is started yet */
-  if (!nsh_slot_start(w.channel.slot, o.seq, start))
-    return; /* taken back */
+  if (!begin_work(o.seq, o.hold))
+    return;
   nsh_title_job(o.job.name, o.job.id);
-  w.seq = o.seq;
-  w.started = w.ended = start;
-  w.asked = 0;
-  run_protected(&o);
-  fflush(stdout);
-  nsh_channel_post(&w.channel, w.ended);
-  if (w.spent)
+  w.call.members = 0;
+  run_protected(call_handler, &o, 3, o.job.timeout);
+  nsh_report_job(w.L, &w.call);
+  if (w.call.spent)
+    leave_in_order();
+}
+
+static void do_batch(nsh_frame *f) {
+  bulk b = {.f = f};
+  if (!nsh_get_bulk(f, &b.order))
+    nsh_channel_leave(1);
+  nsh_slot_lose_none(w.channel.slot);
+  if (!begin_work(b.order.seq, false))
+    return;
+  w.call.members = b.order.n;
+  run_protected(call_batch, &b, 4, b.order.timeout);
+  nsh_report_batch(w.L, &w.call);
+  if (w.call.spent)
     leave_in_order();
 }
 
 static void do_frame(nsh_frame *f) {
   if (f->type == NSH_JOB)
     do_job(f);
+  else if (f->type == NSH_BULK)
+    do_batch(f);
   else if (f->type == NSH_QUIT)
     leave_in_order();
 }
@@ -511,7 +462,8 @@ static void set_up(const nsh_worker_setup *s, uint32_t index) {
   w.cfg = s->cfg;
   nsh_channel_open(&w.channel, s->slots, index, s->wakeup);
   w.pid = getpid();
-  w.max_json = s->cfg->db.max_payload > 0 ? s->cfg->db.max_payload
+  w.call.channel = &w.channel;
+  w.call.max_json = s->cfg->db.max_payload > 0 ? s->cfg->db.max_payload
                                           : NS_MAX_PAYLOAD;
   w.left = jobs_to_do(s->cfg->recycle);
   nsh_restore_note();

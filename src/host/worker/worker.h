@@ -31,7 +31,7 @@ typedef struct nsh_worker_setup {
 void nsh_worker_pushapi(lua_State *L);
 
 /* Zygote: keeps the functions begin (called once per worker, with two random
-** numbers), run (called per job), reset (behind each) and finish. [-4, +0, m] */
+** numbers), run (called per job), run_batch, reset (behind each) and finish. [-5, +0, m] */
 void nsh_worker_keep(lua_State *L);
 
 /* The life of worker 'index'; 'arg' an nsh_worker_setup, 'fd' unused. */
@@ -66,7 +66,7 @@ void nsh_interrupt_install(lua_State *L);
 ** workers are forked from. */
 void nsh_restore_begin(void);
 
-/* -------- between the files of a worker: channel.c, interrupt.c, lua_state.c */
+/* ---- between the files of a worker: channel.c, report.c, interrupt.c, lua_state.c */
 
 /*
 ** The channel of a worker, which is its end of its two rings (frames from the host, frames to
@@ -118,6 +118,32 @@ bool nsh_channel_take_id(nsh_channel *w, int64_t *id);
 
 /* Ends the worker; its output is not lost. */
 void nsh_channel_leave(int status) __attribute__((noreturn));
+
+/* ------------------------------------------------------------------- reports */
+
+/* The call of a handler, for one job or for a batch. */
+typedef struct nsh_call {
+  nsh_channel *channel;
+  int64_t max_json;       /* bytes of a result or state */
+  uint32_t seq;           /* of the job, or of the batch */
+  size_t members;         /* jobs of the batch; 0: a job by itself */
+  size_t unreported;      /* its jobs behind the one that is being reported */
+  int64_t started, ended; /* monotonic µs */
+  bool spent;             /* the state is not to be trusted with another job, or has had as many as
+                          ** it may have */
+  /* how it ended */
+  bool ok;        /* its results are on the stack, from 1 on: a result, or nil and a verdict. Of a
+                  ** batch: results, verdicts, (spent), whose verdicts are the handler's own */
+  bool limited;   /* it was over its memory limit */
+  bool over;      /* the same, as its verdict shows */
+  nsh_why why;    /* it was stopped */
+  ns_bytes error; /* not ok: on the stack */
+  ns_bytes left;  /* the attempt has failed for what it has left behind: on the stack */
+} nsh_call;
+
+/* Posts a report of the job; one for each job of the batch, in their order. [-all, +0, -] */
+void nsh_report_job(lua_State *L, nsh_call *call);
+void nsh_report_batch(lua_State *L, nsh_call *call);
 
 /* -------------------------------------------------------------- memory limit */
 
