@@ -99,6 +99,33 @@ describe("a batch handler", function()
       stop(h)
     end)
 
+    it("with jobs of one claim, past those of other names, which keep their turn", function()
+      local list = {}
+      for i = 1, 100 do list[i] = { i % 2 == 0 and "many" or "one", i, { timeout = 60 } } end
+      local ids = assert(q:push_many(list))
+      local many, one = {}, {}
+      for i, id in ipairs(ids) do table.insert(i % 2 == 0 and many or one, id) end
+      local h = start [[return { one = function() return 1 end, many = { batch = 50, within = 60, run = function(jobs)
+        print "holds"
+        io.stdout:flush()
+        while not jobs[1]:stopping() do core.sleep(0.01) end
+      end } }]]
+      h:wait_line("holds", 20)
+      -- a lease is of a claim: the one that has found the first of them has taken the rest
+      local leases = {}
+      for _, row in ipairs(handle:execute "SELECT jobs FROM nightshift_lease") do
+        for _, id in ipairs(many) do
+          if row.jobs:find("[" .. id .. ",", 1, true) then leases[row.jobs] = true end
+        end
+      end
+      assert.is_nil(next(leases, (next(leases))))
+      assert.equal("running", state(many[1]))
+      local second = start "return { one = function() return 1 end }"
+      assert.same({ [1] = 50 }, counts(ended(one)))
+      stop(h)
+      stop(second)
+    end)
+
     it("by a worker that does other jobs meanwhile", function()
       local ids = push(numbers(3))
       local h = start "return { many = { run = sizes, batch = 4, within = 60 }, one = function() return 1 end }"

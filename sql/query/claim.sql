@@ -117,6 +117,21 @@ FOR UPDATE SKIP LOCKED
 -- Params: id, holder, [[id,run],…]. Key: PRIMARY.
 INSERT INTO nightshift_lease (id, holder, claimed, jobs) VALUES (?, ?, {now}, ?)
 
+-- name: claim_more
+-- Params: queue, rank, ready_at, rows to look at, kind, queue, limit. More jobs of a name behind one
+-- that was claimed, in its lane, for its batch; the rows are then dropped by key. Key: PRIMARY of
+-- ready, a range of so many rows without locks; then each row that matches by its key, skipping
+-- rows that are locked.
+SELECT v.rank, v.ready_at, v.job_id, v.run, v.alone, v.kind
+FROM (SELECT rank, ready_at, job_id, run, alone, kind FROM nightshift_ready FORCE INDEX (PRIMARY)
+  WHERE queue_id = ? AND rank = ? AND ready_at >= ? AND ready_at < {end}
+  ORDER BY queue_id, rank, ready_at, job_id LIMIT ?) v
+WHERE v.kind = ? AND NOT v.alone
+  AND (SELECT 1 FROM nightshift_ready r FORCE INDEX (PRIMARY)
+    WHERE r.queue_id = ? AND r.rank = v.rank AND r.ready_at = v.ready_at AND r.job_id = v.job_id
+    LIMIT 1 FOR UPDATE SKIP LOCKED) = 1
+LIMIT ?
+
 -- name: claim_one
 -- Params: lease, holder, queue, rank, floor and end per lane. A whole claim of one job in one round
 -- trip: the first row that no other transaction has locked, the lease, the commit. Gives the job as

@@ -43,10 +43,12 @@ static void tell_declared(nsh_host *h, const nsh_loaded *what) {
   ns_bytes on_dead = what->on_dead.p != NULL ? what->on_dead : ns_str("[]");
   char *text = list.p != NULL ? strndup(list.p, list.n) : NULL;
   char *pushed = strndup(on_dead.p, on_dead.n);
-  nsh_must((list.p == NULL || text != NULL) && pushed != NULL);
+  char *batched = strndup(what->batched.p != NULL ? what->batched.p : "", what->batched.n);
+  nsh_must((list.p == NULL || text != NULL) && pushed != NULL && batched != NULL);
   nsh_exchange_lock(&h->exchange);
   nsh_exchange_declare(&h->exchange, text);
   nsh_exchange_on_dead(&h->exchange, pushed);
+  nsh_exchange_batched(&h->exchange, batched);
   nsh_exchange_unlock(&h->exchange);
 }
 

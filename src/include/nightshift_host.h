@@ -94,12 +94,22 @@ typedef struct ns_weighted_queue {
                   ** they do not count in the shares */
 } ns_weighted_queue;
 
+/* A name of jobs that are run together: a claim that takes one takes more. */
+typedef struct ns_batched {
+  ns_bytes name;
+  size_t most; /* jobs of a batch */
+} ns_batched;
+
 /* The claim that a cycle may make. 'choose' (may be NULL) is called with all queues as they
 ** are in its transaction, once per try, and sets queues and limit. */
 typedef struct ns_want {
   const ns_weighted_queue *queues;
   size_t nqueues;
-  size_t limit; /* jobs */
+  size_t limit; /* jobs; beside them, … */
+  const ns_batched *batched; /* … when so many are found, those that complete the batches of the
+                             ** ones with these names; */
+  size_t nbatched;
+  size_t more; /* of each queue and name at most so many */
   void (*choose)(struct ns_want *want, const ns_queue_row *rows, size_t nrows);
   void *arg;    /* of the process that chooses */
 } ns_want;

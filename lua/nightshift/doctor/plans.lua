@@ -31,6 +31,7 @@ plans.hot = {
   { "claim_skip", table.unpack(LANE_PARAMS) },
   { "claim_late", table.unpack(LANE_PARAMS) },
   { "claim_below", table.unpack(LANE_PARAMS) },
+  { "claim_more", 1, 155, 0, 10, 7, 1, 10 },
   { "claim_drop", "[[1,155,100,1]]" },
   { "claim_firsts", "[1,2]" },
   { "claim_head", 1, 155, 0 },

@@ -191,6 +191,7 @@ size_t ns_claim_stretch(const ns_token *tokens, size_t n);
 typedef struct ns_claim_row {
   int64_t queue_id, rank, ready_at, id, run, kind;
   bool alone; /* it was lost with its holder before: nothing beside it */
+  bool beyond; /* rows before it may have been left: its lane's floor stays */
 } ns_claim_row;
 
 typedef struct ns_claim_rows {
@@ -223,6 +224,10 @@ ns_status ns_claim_promote_one(ns_db *db, int64_t queue_id, int64_t rank, int64_
 ** weighted shares, or strictly. */
 ns_status ns_claim_take(ns_db *db, const ns_weighted_queue *queues, size_t nqueues, size_t limit,
                         ns_claim_rows *out, ns_err *err);
+
+/* Behind rows that a claim has taken: takes more of their names, as want->batched says. Rows are
+** looked for in the lanes of those taken, a bounded number. */
+ns_status ns_claim_take_more(ns_db *db, const ns_want *want, ns_claim_rows *out, ns_err *err);
 
 /* After a claim with too few jobs, or 'none': cuts '*in' (µs, -1: any time) to the next look at
 ** one of these queues. With none it is the next full look. */

@@ -207,7 +207,7 @@ static ns_status lock_firsts(ns_db *db, share **of, size_t n, ns_stmt *s, ns_cla
     if (!ns_grow(&out->items, &out->cap, out->n + 1, sizeof *out->items))
       return ns_no_memory(err);
     out->items[out->n++] =
-        (ns_claim_row){row[6].i, row[0].i, row[1].i, row[2].i, row[3].i, row[5].i, row[4].i != 0};
+        (ns_claim_row){row[6].i, row[0].i, row[1].i, row[2].i, row[3].i, row[5].i, row[4].i != 0, false};
     if (x == NULL)
       continue;
     (*x)->singly = false;

@@ -55,7 +55,11 @@ static ns_status take_rows(ns_db *db, ns_cycle_work *w, ns_err *err) {
   if (st != NS_OK || w->takes.n > 0)
     return st;
   st = ns_claim_take(db, want->queues, want->nqueues, want->limit, &w->takes, err);
-  return st == NS_OK ? ns_claim_separate(db, &w->takes, err) : st;
+  if (st == NS_OK)
+    st = ns_claim_separate(db, &w->takes, err);
+  return st == NS_OK && want->nbatched > 0 && w->takes.n >= want->limit
+             ? ns_claim_take_more(db, want, &w->takes, err)
+             : st;
 }
 
 /* The claim's half. When a cycle settles nothing, its first statement is the look at scheduled

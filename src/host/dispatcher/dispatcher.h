@@ -165,7 +165,8 @@ struct nsh_dispatch {
   size_t taking;      /* ... and how many workers take jobs: from the exchange; */
   char *names;        /* the same as lines, owned; NULL: all names are claimed */
   char *on_dead;      /* jobs to push for dead ones of them, JSON, owned */
-  int64_t declares_at; /* when that is to be written; NEVER: it stands */
+  char *batched;      /* their handlers that take batches, as in the exchange, owned: for the queues */
+  int64_t declares_at; /* when on_dead is to be written; NEVER: it stands */
   bool renamed;       /* that has changed: for the queues */
   nsh_reading reading; /* how its scripts were read: from the exchange */
   nsh_tuning tuning;   /* the number of workers: from the exchange */

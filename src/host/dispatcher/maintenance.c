@@ -51,6 +51,7 @@ void nsh_maintenance_close(nsh_dispatch *d) {
   free(d->handlers);
   free(d->names);
   free(d->on_dead);
+  free(d->batched);
   nsh_reading_free(&d->reading);
 }
 
@@ -97,6 +98,8 @@ static void take_served(nsh_dispatch *d) {
   if (m->declares) {
     free(d->on_dead);
     nsh_must((d->on_dead = strdup(m->on_dead)) != NULL);
+    free(d->batched);
+    nsh_must((d->batched = strdup(m->batched)) != NULL);
     d->declares_at = 0;
     m->declares = false;
   }

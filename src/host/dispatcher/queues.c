@@ -58,6 +58,9 @@ struct nsh_queues {
   int64_t empty_since; /* when the first of them began */
   int64_t waits_told_at; /* no earlier line on the jobs that a drain waits for */
   int64_t paused_told; /* mark of the paused names that the log has told of */
+  ns_batched *batched; /* names whose handlers take batches; in d->batched */
+  size_t nbatched, capbatched;
+  size_t more; /* jobs of each of them that the claim under way may take beside its limit */
   /* of the turn under way */
   nsh_turn *turn; /* for choose_anew */
   bool woken;     /* by the listener, or for a last look */
@@ -121,6 +124,7 @@ void nsh_queues_take(nsh_queues *q, nsh_turn *t, int64_t now) {
   nsh_slow_owes(q->d->slow, NSH_DISPATCHER, &q->unsettled);
   hold_places(&t->room, nsh_retry_waiting(&q->unsettled) + m->parents.n, written);
   t->limit = t->room.all;
+  q->more = m->more;
   q->woken = t->limit > 0 && (m->woken || now >= q->recheck_at);
   if (m->woken) /* a job that is due soon may have been pushed */
     q->outlook.nothing_at = 0;
@@ -355,7 +359,8 @@ static void choose_anew(ns_want *want, const ns_queue_row *rows, size_t n) {
 ** are when we are woken. */
 static ns_want choose_claim(nsh_queues *q, nsh_turn *t) {
   bool stale = q->woken || ns_mono_us() - q->served.made_at > SERVED_OLD;
-  ns_want want = {.arg = q};
+  ns_want want = {.arg = q, .batched = q->batched, .more = q->more};
+  want.nbatched = q->more > 0 ? q->nbatched : 0;
   q->turn = t;
   if (t->limit == 0)
     return want;
@@ -399,6 +404,20 @@ static void publish_turn(nsh_queues *q, const nsh_turn *t, ns_jobs *jobs, size_t
     log_awaited(q);
 }
 
+/* Reads the lines "jobs µs name" of the scripts that were loaded last. */
+static void read_batched(nsh_queues *q) {
+  const char *line = q->d->batched != NULL ? q->d->batched : "";
+  for (q->nbatched = 0; *line != '\0'; line++) {
+    size_t n = strcspn(line, "\n");
+    char *name;
+    size_t most = strtoul(line, &name, 10);
+    strtoll(name, &name, 10);
+    nsh_must(ns_grow(&q->batched, &q->capbatched, q->nbatched + 1, sizeof *q->batched));
+    q->batched[q->nbatched++] = (ns_batched){{name + 1, n - (size_t)(name + 1 - line)}, most};
+    line += n;
+  }
+}
+
 /* The names to claim follow the handlers, which are known now, or have changed. */
 static void rename_claims(nsh_queues *q) {
   nsh_dispatch *d = q->d;
@@ -407,6 +426,7 @@ static void rename_claims(nsh_queues *q) {
     return;
   d->renamed = false;
   nsh_must(nsh_served_claim(d->db, d->names, &err) == NS_OK);
+  read_batched(q);
   q->served.closed = d->names != NULL && d->names[0] == '\0';
   q->served.made_at = 0;
   q->empties = 0;
@@ -460,6 +480,7 @@ void nsh_queues_close(nsh_queues *q) {
     return;
   nsh_retry_free(&q->unsettled);
   nsh_served_free(&q->served);
+  free(q->batched);
   free(q);
 }
 

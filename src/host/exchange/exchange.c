@@ -207,6 +207,7 @@ void nsh_exchange_free(nsh_exchange *m) {
   free(m->handlers);
   free(m->names);
   free(m->on_dead);
+  free(m->batched);
   nsh_reading_free(&m->reading);
   pthread_cond_destroy(&m->work);
   pthread_cond_destroy(&m->listen);
@@ -323,6 +324,11 @@ void nsh_exchange_serves(nsh_exchange *m, char *handlers, char *names, size_t ta
 void nsh_exchange_on_dead(nsh_exchange *m, char *list) {
   free(m->on_dead);
   m->on_dead = list;
+}
+
+void nsh_exchange_batched(nsh_exchange *m, char *lines) {
+  free(m->batched);
+  m->batched = lines;
 }
 
 void nsh_exchange_declare(nsh_exchange *m, char *schedules) {

@@ -140,6 +140,8 @@ typedef struct nsh_exchange {
   char *names;         /* the same, a line each; NULL: they are too many to list */
   char *on_dead;       /* jobs to push for dead ones of them, JSON; malloc'd; */
   bool declares;       /* ... from scripts that were loaded since that was written */
+  char *batched;       /* their handlers that take batches, "jobs µs name", a line each; malloc'd */
+  size_t more;         /* jobs of a name that a claim may take for such, beside its limit */
   size_t taking;       /* workers that take jobs */
   nsh_reading reading; /* of the scripts */
   nsh_tuning tuning;   /* the number of workers */
@@ -245,6 +247,9 @@ void nsh_exchange_serves(nsh_exchange *m, char *handlers, char *names, size_t ta
 /* Scripts were loaded that have these jobs pushed for dead ones: a list in JSON, malloc'd, changes
 ** hands. nsh_exchange_serves tells their handlers next. */
 void nsh_exchange_on_dead(nsh_exchange *m, char *list);
+
+/* Scripts were loaded whose handlers take such batches: lines, malloc'd, change hands. The same. */
+void nsh_exchange_batched(nsh_exchange *m, char *lines);
 
 /* Scripts were loaded that declare these schedules: a list in JSON, malloc'd, changes hands.
 ** NULL: none. */

@@ -122,11 +122,27 @@ void nsh_pool_lock(nsh_pools *t) {
   nsh_exchange_lock(t->exchange);
 }
 
+#define MORE_MAX 1000           /* jobs beside a claim's limit, for batches, … */
+#define MORE_FIRST 100          /* … while their size is not known */
+#define MORE_BYTES (64 << 20)   /* … of payloads */
+
+/* How many jobs a claim may take for batches, of each queue and name. */
+static size_t more_for_batches(const nsh_pools *t) {
+  double bytes = -1;
+  double n;
+  for (size_t i = 0; i < t->npools; i++)
+    if (t->pools[i].pace.bytes > bytes)
+      bytes = t->pools[i].pace.bytes;
+  n = bytes < 0 ? MORE_FIRST : bytes > 0 ? MORE_BYTES / bytes : MORE_MAX;
+  return n < MORE_MAX ? (size_t)n : MORE_MAX;
+}
+
 void nsh_pool_unlock(nsh_pools *t) {
   int64_t n[NSH_POOLS_MAX];
   for (size_t i = 0; i < t->npools; i++)
     n[i] = free_places(t, i);
   nsh_exchange_publish(t->exchange, n);
+  t->exchange->more = t->nbatched > 0 ? more_for_batches(t) : 0;
   t->exchange->workers = (ns_workers){.up = (int64_t)t->up,
                                       .busy = (int64_t)t->working,
                                       .leaving = (int64_t)t->leaving,
