@@ -317,7 +317,8 @@ describe("the testing kit", function()
       .. "thread n token last_job version declared beat cycle dead load_began load_ended "
     local untouched = { ["job.since"] = true, ["finished.since"] = true, ["holder.started"] = true,
       ["served.ended"] = true, ["ready.ready_at"] = true, ["mended.last"] = true, ["notice.created"] = true,
-      ["source.seen"] = true, ["source.runner"] = true, ["schedule.skipped"] = true }
+      ["source.seen"] = true, ["source.runner"] = true, ["schedule.skipped"] = true,
+      ["schedule.lacked_at"] = true }
     local unknown, n = {}, 0
     for _, statement in ipairs(core.schema()) do
       local tab = statement.text:match "CREATE TABLE nightshift_([%l_]+)"

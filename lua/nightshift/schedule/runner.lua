@@ -320,6 +320,16 @@ function runner:run()
   self.db:close()
 end
 
+--- A runner on an open database.
+---@param db {close: fun(self)} closed at its end
+---@param handle userdata core handle
+---@param host table
+---@return nightshift.schedule.Runner
+function runner.new(db, handle, host)
+  return setmetatable({ db = db, handle = handle, host = host, told = {}, told_zones = {}, missing = {},
+    declare_at = -math.huge, generation = 0 }, runner)
+end
+
 --- Opens the runner.
 ---@param connection table options of nightshift.open
 ---@param host table
@@ -329,8 +339,7 @@ end
 function runner.open(connection, host)
   local db, message, code = nightshift.open(connection)
   if not db then return nil, message, code end
-  return setmetatable({ db = db, handle = db._handle, host = host, told = {}, told_zones = {}, missing = {},
-    declare_at = -math.huge, generation = 0 }, runner)
+  return runner.new(db, db._handle, host)
 end
 
 return runner

@@ -157,12 +157,12 @@ local function tick(self)
     if not rows then return nil, message, code end
     if rows[1].due == 0 then return true end
   end
-  self.ticker = self.ticker or setmetatable({ db = { close = function() end }, handle = self.kit._handle, told = {},
-    declare_at = -math.huge, generation = 0 }, runner)
+  self.ticker = self.ticker or runner.new({ close = function() end }, self.kit._handle)
   self.ticker.host = {
     declared = function() return "[" .. table.concat(self.set.schedules, ",") .. "]", 1, 0 end,
-    log = function(level, _, name, text)
-      if level == "error" then trouble = trouble or ("%s: %s"):format(name or "schedules", text) end
+    log = function(level, event, name, text)
+      local is_trouble = level == "error" or event == "schedule.no_zone"
+      if is_trouble then trouble = trouble or ("%s: %s"):format(name or "schedules", text) end
     end,
     fired = function() end, wait = function() return true end,
   }
