@@ -980,6 +980,7 @@ local Queue = {}
 ---@field after integer[]? ids of jobs to wait for
 ---@field on_fail "cancel"|"run"|nil when one of them fails: be cancelled (default), or run all the same
 ---@field parent integer? a live job: the parent of this one
+---@field id integer? one that `GONE` gave on this handle: repeats that push
 
 --- Pushes one job; with an id it is durable.
 ---@param name string which handler runs it; 1 to 100 bytes, no control characters
@@ -989,7 +990,8 @@ local Queue = {}
 ---@return string? message; or `kept`: nothing was pushed, the id is that of the job with the key; or `replaced`: that
 ---job has become this one
 ---@return nightshift.Code? code `INVALID`, `TOO_BIG`, `DUPLICATE`, `GONE`, `BUSY`, `DENIED`
----@return integer? holder with `DUPLICATE`: the job that has the key
+---@return integer? holder with `DUPLICATE`: the job that has the key; with `GONE`: the id to repeat the push with,
+---when it may have been written
 function Queue:push(name, payload, opts) end
 
 --- Pushes many jobs in one transaction, all or none. A list with holes or
@@ -998,7 +1000,7 @@ function Queue:push(name, payload, opts) end
 ---@return integer[]? ids
 ---@return string|table<integer, "kept"|"replaced">|nil message; or such words by place, as of `push`
 ---@return nightshift.Code? code
----@return integer? holder with `DUPLICATE`: the job that has the key
+---@return integer|integer[]|nil holder with `DUPLICATE`: the job that has the key; with `GONE`: the ids, as of `push`
 function Queue:push_many(items) end
 
 --- Claims one job; a bare nil when none came within `wait`. With `lease` it is

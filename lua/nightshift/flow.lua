@@ -276,7 +276,10 @@ local function push(handle, levels)
     end
     n = n + #level
   end
-  return handle:push("default", entries)
+  local holder
+  ids, message, code, holder = handle:push("default", entries)
+  if code == "GONE" then return nil, message, code end -- a flow cannot be repeated by its ids
+  return ids, message, code, holder
 end
 
 --- Pushes a flow; gives the id of its root, and all ids in the shape of the flow.

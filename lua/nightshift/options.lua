@@ -391,6 +391,7 @@ options.PUSH = {
   after = after,
   on_fail = options.one_of("cancel", "run"),
   parent = options.integer(1, math.maxinteger),
+  id = options.integer(1, math.maxinteger),
   delay = span(0),
   priority = options.integer(0, 255),
   decay = options.integer(0, 255),
@@ -418,12 +419,12 @@ end
 --- The options of a child, which may go to another queue, and has its parent.
 options.SPAWN = { queue = options.typed "string" }
 for key, check in pairs(options.PUSH) do options.SPAWN[key] = check end
-options.SPAWN.parent, options.SPAWN.unique = nil, unique_own
+options.SPAWN.parent, options.SPAWN.id, options.SPAWN.unique = nil, nil, unique_own
 
 --- The options of a node of a flow.
 options.FLOW = {}
 for key, check in pairs(options.PUSH) do options.FLOW[key] = check end
-options.FLOW.unique = unique_own
+options.FLOW.id, options.FLOW.unique = nil, unique_own
 
 --- Makes one entry for the core's push: options in microseconds, name and payload. A payload of
 -- nil is JSON null. The core checks name and payload.
@@ -443,6 +444,7 @@ function options.entry(verb, name, payload, given, known)
   if not entry then return nil, message, code end
   entry.name, entry.payload = name, payload
   entry.on_fail_run, entry.on_fail = entry.on_fail == "run" and 1 or nil, nil
+  entry.again = entry.id and 1 -- of a push that ended in doubt
   local own = entry.unique
   if own then
     entry.unique, entry.period, entry.on_conflict = own.key, own.period, CONFLICTS[own.on_conflict]

@@ -116,7 +116,8 @@ end
 ---@return string? message; "kept": nothing was pushed, the id is of the job that has the key; or
 -- "replaced": that job has become this one
 ---@return string? code
----@return integer? holder with DUPLICATE: the job that has the key
+---@return integer? holder with DUPLICATE: the job that has the key; with GONE: the id to repeat the push with, if it
+-- may have been written
 function methods:push(name, payload, opts, extra)
   local handle = live(self, "push")
   options.no_more("push", "name, payload and options", extra)
@@ -124,7 +125,7 @@ function methods:push(name, payload, opts, extra)
   if not entry then return nil, message, code end
   local ids, holder
   ids, message, code, holder = handle:push(self.name, { entry })
-  if not ids then return nil, message, code, holder end
+  if not ids then return nil, message, code, type(holder) == "table" and holder[1] or holder end
   if message then return ids[1], message[1] end
   return ids[1]
 end
@@ -168,7 +169,7 @@ end
 ---@return integer[]|nil ids in the order of the items
 ---@return string|table|nil message; or "kept", "replaced" by place, as of push
 ---@return string? code
----@return integer? holder with DUPLICATE: the job that has the key
+---@return integer|integer[]|nil holder with DUPLICATE: the job that has the key; with GONE: the ids, as of push
 function methods:push_many(items)
   local handle = live(self, "push_many")
   local entries = {}

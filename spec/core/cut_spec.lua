@@ -695,6 +695,18 @@ local verbs = {
     end,
     no = {}, yes = { live = 2, ready = 2 },
   },
+  ["push that is repeated by its id"] = {
+    verb = function(q, _, name, id) return q:push(name, { n = id and 2 or 1 }, id and { id = id }) end,
+    no = {}, yes = { live = 1, ready = 1 }, alone = true,
+  },
+  ["push_many that is repeated by its ids"] = {
+    verb = function(q, _, name, ids)
+      local items = {}
+      for i = 1, 3 do items[i] = { name, ids and i + 1 or i, ids and { id = ids[i] } } end
+      return q:push_many(items)
+    end,
+    no = {}, yes = { live = 3, ready = 3 },
+  },
   ["push that replaces"] = {
     verb = function(q, _, name)
       return q:push(name, { n = 1 }, { delay = 0, unique = { key = name, on_conflict = "replace" } })
@@ -813,7 +825,7 @@ describe("a connection that is cut at any byte", function()
     local job = case.prepare and case.prepare(its, pushed, q)
     local id = job and job.id or 0
     arm()
-    local first, message, code = case.verb(its, job, name)
+    local first, message, code, given = case.verb(its, job, name)
     local packets = tracing and through:packets()
     local fired = through:tell "fired" == "yes"
     if first then
@@ -822,7 +834,7 @@ describe("a connection that is cut at any byte", function()
       assert.equal("GONE", code or message)
       through:tell "admit"
       assert(is(case.no, name, id) or is(case.yes, name, id))
-      local second, _, why = case.verb(its, job, name)
+      local second, _, why = case.verb(its, job, name, given)
       assert.is_truthy(second or (case.again and why == case.again), why)
       assert(is(case.yes, name, id))
       if case.verb == verbs.claim.verb then assert.is_nil(its:claim()) end

@@ -54,6 +54,135 @@ describe("a push", function()
     assert.equal(2, count "nightshift_finished")
   end)
 
+  -- The answer is lost, and the server cannot be asked: whether it was written is not known.
+  describe("whose answer was lost", function()
+    local handle, through, direct, q
+
+    before_each(function()
+      direct, through = assert(nightshift.open(url)), proxy.start(db.shared())
+      handle = assert(nightshift.open(through:url(url)))
+      q = handle:queue "mail"
+      assert(q:push("warm-up", 0))
+      assert(q:claim()):ack()
+    end)
+    after_each(function()
+      handle:close()
+      direct:close()
+    end)
+
+    --- Pushes while the connection is cut at the commit, for good; what GONE gives.
+    local function lose(when, push, nth)
+      through:tell "lasting"
+      through:tell(("commit %s %d"):format(when, nth or 1))
+      local none, message, code, ids = push()
+      assert.same({ nil, "GONE" }, { none, code }, message)
+      assert.equal("yes", through:tell "fired")
+      through:tell "admit"
+      return ids
+    end
+
+    local function all(name)
+      return direct:execute([[SELECT id FROM nightshift_job WHERE name = ? UNION ALL
+        SELECT id FROM nightshift_finished WHERE name = ?]], name, name)
+    end
+
+    for _, when in ipairs { "before", "after" } do
+      for _, ends in ipairs { "lives", "has ended" } do
+        it(("%s its commit is one job by its id, which %s"):format(when, ends), function()
+          local id = lose(when, function() return q:push("lost", { n = 1 }) end)
+          assert.equal("integer", math.type(id))
+          assert.equal(when == "after" and 1 or 0, #all "lost")
+          if ends == "has ended" and when == "after" then assert(direct:queue("mail"):claim():ack()) end
+          for _ = 1, 3 do assert.equal(id, (q:push("lost", { n = 2 }, { id = id }))) end
+          if ends == "has ended" and when == "before" then assert(direct:queue("mail"):claim():ack()) end
+          assert.equal(id, (q:push("lost", { n = 2 }, { id = id })))
+          assert.same({ { id = id } }, all "lost")
+          assert.equal(when == "after" and 1 or 2, direct:job(id).payload.n)
+        end)
+      end
+
+      it(when .. " its commit, with a key, is one job by its id", function()
+        for i, words in ipairs { "refuse", "keep", "replace" } do
+          local options = { unique = { key = "k" .. i, period = 60, on_conflict = words } }
+          local id = lose(when, function() return q:push("lost", i, options) end)
+          options.id = id
+          for _ = 1, 2 do assert.equal(id, (q:push("lost", i, options))) end
+          assert(direct:queue("mail"):claim():ack())
+          assert.equal(id, (q:push("lost", i, options)))
+          assert.equal(i, #all "lost")
+          through:tell "admit"
+        end
+      end)
+
+      it(when .. " its commit, that replaces a job, replaces it once", function()
+        local id = assert(direct:queue("mail"):push("old", 1, { unique = "k", delay = 60 }))
+        local options = { unique = { key = "k", on_conflict = "replace" } }
+        options.id = lose(when, function() return q:push("lost", 2, options) end, 2)
+        assert.equal(when == "after" and "lost" or "old", direct:job(id).name)
+        local job = when == "after" and assert(direct:queue("mail"):claim()) -- it runs by now
+        assert.same({ id, "replaced" }, { q:push("lost", 2, options) })
+        job = job or assert(direct:queue("mail"):claim())
+        assert.same({ id, 2 }, { job.id, job.payload })
+        assert(job:ack())
+        assert.equal(id, (q:push("lost", 2, options)))
+        assert.equal(0, #direct:execute "SELECT id FROM nightshift_job")
+        assert.equal(1, #all "lost")
+      end)
+
+      it(when .. " its commit, of many, is repeated whole", function()
+        local function items(ids)
+          local list = {}
+          for i = 1, 3 do list[i] = { "lost", i, ids and { id = ids[i] } } end
+          return list
+        end
+        local ids = lose(when, function() return q:push_many(items()) end)
+        assert.equal(3, #ids)
+        for _, wrong in ipairs {
+          { { "lost", 1, { id = ids[1] } } }, { { "lost", 1, { id = ids[2] } } },
+          items { ids[2], ids[1], ids[3] }, items { ids[1], ids[2] }, items { ids[1], ids[2], ids[3] + 1 },
+        } do
+          local none, message, code = q:push_many(wrong)
+          assert.same({ nil, "INVALID" }, { none, code })
+          assert.is_truthy(message:find "repeat", message)
+        end
+        for _ = 1, 2 do assert.same(ids, (q:push_many(items(ids)))) end
+        assert.equal(3, #all "lost")
+      end)
+    end
+
+    it("that is lost again has the same id", function()
+      local id = lose("after", function() return q:push("lost", 1) end)
+      for _, when in ipairs { "before", "after" } do
+        local options = { id = id }
+        through:tell "lasting"
+        through:tell "cut 1"
+        local none, _, code, again = q:push("lost", 1, options)
+        assert.same({ nil, "GONE" }, { none, code }, when)
+        assert.is_true(again == nil or again == id)
+        through:tell "fired"
+        through:tell "admit"
+      end
+      assert.equal(id, (q:push("lost", 1, { id = id })))
+      assert.equal(1, #all "lost")
+    end)
+
+    it("takes no other id: of no such push, of another handle, of what was never sent", function()
+      local id = lose("after", function() return q:push("lost", 1) end)
+      for _, wrong in ipairs { { q, 5 }, { q, id + 1 }, { direct:queue "mail", id } } do
+        local none, message, code = wrong[1]:push("lost", 1, { id = wrong[2] })
+        assert.same({ nil, "INVALID" }, { none, code })
+        assert.is_truthy(message:find("was not given by a push on this handle that ended in GONE", 1, true), message)
+      end
+      assert.has_error(function() handle:flow { name = "lost", id = id } end)
+      local ok, message = pcall(function() return direct:queue("mail"):claim():spawn("lost", 1, { id = id }) end)
+      assert.is_false(ok)
+      assert.is_truthy(message:find("'id'", 1, true), message)
+      through:tell "refuse"
+      through:tell "close"
+      assert.same({ "GONE" }, { select(3, q:push("never", 1)) }) -- nothing was sent: no id
+    end)
+  end)
+
   it("in a transaction that stays open stops neither claims nor other pushes", function()
     local caller <close> = assert(nightshift.open(url))
     local other <close> = assert(nightshift.open(url))

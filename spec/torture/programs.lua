@@ -190,17 +190,33 @@ function roles.pusher(url, seed, folder, name)
     return id and { id }, code
   end
 
+  --- Pushes, and repeats by their ids what may have been written: for a while, and not always.
+  local function repeated(push, items)
+    local ids, code, given = push(items)
+    for _ = 1, math.random(0, 40) do
+      if code ~= "GONE" or not given then break end
+      nst.sleep(0.1)
+      for i, job in ipairs(items) do job[3].id = given[i] end
+      ids, code = push(items)
+    end
+    return ids, code
+  end
+
   local function one(tag)
-    local job = item(tag, 1)
-    local id, _, code = db:queue(queues[math.random(3)]):push(table.unpack(job))
-    return id and { id }, code
+    local queue = queues[math.random(3)]
+    return repeated(function(items)
+      local id, _, code, given = db:queue(queue):push(table.unpack(items[1]))
+      return id and { id }, code, given and { given }
+    end, { item(tag, 1) })
   end
 
   local function bulk(tag, n)
-    local items = {}
+    local items, queue = {}, queues[math.random(3)]
     for i = 1, n do items[i] = item(tag, i) end
-    local ids, _, code = db:queue(queues[math.random(3)]):push_many(items)
-    return ids, code
+    return repeated(function(list)
+      local ids, _, code, given = db:queue(queue):push_many(list)
+      return ids, code, given
+    end, items)
   end
 
   -- A row of ours and n jobs in one commit.

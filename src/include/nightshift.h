@@ -129,8 +129,9 @@ ns_status ns_migrate(ns_db *db, int *from, ns_err *err);
 enum { NS_REFUSE, NS_KEEP, NS_REPLACE };
 
 /* What a push has done. PUSHED: a new job. KEPT: none, and 'id' is the job that has its key.
-** REPLACED: 'id' is a job that had it, and is this one now. */
-enum { NS_PUSHED, NS_KEPT, NS_REPLACED };
+** REPLACED: 'id' is a job that had it, and is this one now. IN_DOUBT, after GONE: whether 'id' was
+** written is not known. */
+enum { NS_PUSHED, NS_KEPT, NS_REPLACED, NS_IN_DOUBT };
 
 /* One job to push; ns_push_new gives one with every default. */
 typedef struct ns_push {
@@ -156,7 +157,8 @@ typedef struct ns_push {
   int64_t parent;    /* a live job; 0: none */
   ns_bytes after;    /* "[id,…]" of jobs to wait for; absent: none */
   int64_t on_fail_run; /* when a job in 'after' fails: 1: run all the same, 0: be cancelled */
-  int64_t outcome;   /* out: NS_PUSHED, NS_KEPT, NS_REPLACED */
+  int64_t again;     /* 1: 'id' is of a push that ended in doubt, and that this one repeats */
+  int64_t outcome;   /* out: NS_PUSHED, NS_KEPT, NS_REPLACED; after GONE also NS_IN_DOUBT */
 } ns_push;
 
 /* A push with every default; 'name' and 'payload' are borrowed. */
@@ -166,7 +168,8 @@ ns_push ns_push_new(const char *name, const char *payload);
 ** Pushes 'n' jobs into 'queue' (created when new) in one transaction, all or none; ids are
 ** written into 'jobs'. Inside a transaction of the caller it joins that one. When the
 ** connection is cut at the commit the push is repeated without a second job. If that ends in
-** GONE, the caller may repeat it within a minute, on the same handle and with the same content.
+** GONE, the caller may repeat it on the same handle. Within a minute the same content will do. At
+** any time it is repeated by the ids that are in 'jobs' then: all of them, in their order.
 ** Rings a listener after the commit. Errors: GONE, BUSY, INVALID, TOO_BIG, DUPLICATE (err->job
 ** has the key), DENIED.
 */

@@ -27,6 +27,7 @@ static const nsl_field entry_fields[] = {
     {"payload", NSL_ANY, 0},
     {"queue", NSL_BYTES, offsetof(entry, push.queue)},
     {"id", NSL_INT, offsetof(entry, push.id)},
+    {"again", NSL_INT, offsetof(entry, push.again)},
     {"delay", NSL_INT, offsetof(entry, push.delay)},
     {"priority", NSL_INT, offsetof(entry, priority)},
     {"decay", NSL_INT, offsetof(entry, push.decay)},
@@ -227,6 +228,15 @@ static int pushoutcomes(lua_State *L, const nsl_batch *b) {
   return 1;
 }
 
+/* Fails. Behind GONE come the ids, when the jobs may have been written. */
+static int pushfail(lua_State *L, const nsl_batch *b, const ns_err *err) {
+  int n = nsl_fail(L, err);
+  if (err->status != NS_EGONE || b->n == 0 || b->jobs[0].outcome != NS_IN_DOUBT)
+    return n;
+  pushids(L, b);
+  return n + 1;
+}
+
 /***
 Pushes jobs in one transaction: all or none. Durations are microseconds.
 @function db:push
@@ -240,7 +250,8 @@ period=, on_conflict=, parent=}, with a payload that may also be `json`, encoded
 @treturn[2] nil
 @treturn[2] string message
 @treturn[2] string code `INVALID`, `TOO_BIG`, `DUPLICATE`, `GONE`, `BUSY`
-@treturn[2] ?integer `DUPLICATE`: the live job that has the key
+@treturn[2] ?integer|{integer,...} `DUPLICATE`: the job that has the key; `GONE`: the ids, when
+it is not known whether the jobs are written
 @raise for an unknown key or a wrong type
 */
 static int db_push(lua_State *L) {
@@ -257,8 +268,9 @@ static int db_push(lua_State *L) {
   if (nsl_batch_read(L, b, "job", nsl_maxjson(L), &err) != NS_OK ||
       nsl_batch_finish(b, &err) != NS_OK ||
       ns_push_jobs(nsl_checkdb(L), queue, b->jobs, b->n, &err) != NS_OK) {
+    more = pushfail(L, b, &err);
     nsl_unbox(b);
-    return nsl_fail(L, &err);
+    return more;
   }
   pushids(L, b);
   more = pushoutcomes(L, b);

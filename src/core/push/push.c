@@ -145,48 +145,107 @@ static void put_content(ns_buf *to, ns_bytes queue, const ns_push *jobs, size_t 
   }
 }
 
-/* Is this the push that is in doubt, made again? */
-static bool is_repeat(const ns_db *db, ns_bytes queue, const ns_push *jobs, size_t n) {
+/* The last push in doubt; NULL: there is none. */
+static ns_given *last_given(const ns_push_in_doubt *d) {
+  size_t i = d->n;
+  while (i > 0 && !d->given[i - 1].first)
+    i--;
+  return i > 0 ? &d->given[i - 1] : NULL;
+}
+
+/* Is this the push that is in doubt, made again? Then its jobs. */
+static ns_given *find_repeat(const ns_db *db, ns_bytes queue, const ns_push *jobs, size_t n) {
   const ns_push_in_doubt *d = &db->push;
+  ns_given *last = last_given(d);
   ns_buf content = NS_BUF_INIT;
   bool same;
-  if (d->n != n || ns_mono_us() > d->until)
-    return false;
+  if (last == NULL || last->left != n || ns_mono_us() > d->until)
+    return NULL;
   put_content(&content, queue, jobs, n);
   same =
       !content.oom && content.n == d->content.n && memcmp(content.p, d->content.p, content.n) == 0;
   ns_buf_free(&content);
-  return same;
+  return same ? last : NULL;
 }
 
+/* The jobs that the caller names by their ids, which are those of one push in doubt. */
+static ns_status find_given(const ns_db *db, const ns_push *jobs, size_t n, ns_given **found,
+                            ns_err *err) {
+  const ns_push_in_doubt *d = &db->push;
+  size_t at = d->n;
+  size_t i = 0;
+  for (size_t k = 0; k < n; k++)
+    if (jobs[k].again == 0)
+      return ns_fail(err, NS_EINVALID, "job %zu has no id, and others have; a push is repeated whole",
+                     k + 1);
+  while (at > 0 && d->given[at - 1].id != jobs[0].id)
+    at--;
+  if (at == 0)
+    return ns_fail(err, NS_EINVALID,
+                   "the id %lld was not given by a push on this handle that ended in GONE; push "
+                   "without an id", (long long)jobs[0].id);
+  *found = &d->given[at - 1];
+  while (i < n && (*found)->first && (*found)->left == n && (*found)[i].id == jobs[i].id)
+    i++;
+  return i == n ? NS_OK
+                : ns_fail(err, NS_EINVALID,
+                          "the id %lld was given for a push of other jobs, too; repeat all of that "
+                          "push, in its order", (long long)jobs[0].id);
+}
+
+#define MOST_GIVEN 100000 /* jobs; then the older half is forgotten */
+
 /* Remembers a push. Out of memory: then a repeat is a new push. */
-static void remember_push(ns_db *db, ns_bytes queue, const ns_push *jobs, const ns_insert *rows,
+static void remember_push(ns_db *db, ns_bytes queue, ns_push *jobs, const ns_insert *rows,
                           size_t n) {
   ns_push_in_doubt *d = &db->push;
-  int64_t *tokens = malloc(3 * n * sizeof *tokens);
-  put_content(&d->content, queue, jobs, n);
-  for (size_t i = 0; tokens != NULL && i < n; i++) {
-    tokens[3 * i] = rows[i].id;
-    tokens[3 * i + 1] = rows[i].nonce;
-    tokens[3 * i + 2] = rows[i].replaced ? -rows[i].kept : rows[i].kept;
+  d->until = 0;
+  if (d->n > MOST_GIVEN) {
+    size_t from = d->n / 2;
+    while (from < d->n && !d->given[from].first)
+      from++;
+    memmove(d->given, d->given + from, (d->n - from) * sizeof *d->given);
+    d->n -= from;
   }
-  free(d->tokens);
-  d->tokens = tokens;
-  d->n = tokens != NULL && !d->content.oom ? n : 0;
+  put_content(&d->content, queue, jobs, n);
+  if (!ns_grow(&d->given, &d->cap, d->n + n, sizeof *d->given) || d->content.oom)
+    return;
+  for (size_t i = 0; i < n; i++) {
+    int64_t kept = rows[i].replaced ? -rows[i].kept : rows[i].kept;
+    d->given[d->n++] = (ns_given){.id = rows[i].id, .nonce = rows[i].nonce, .kept = kept,
+                                  .left = n - i, .first = i == 0};
+    jobs[i].id = rows[i].id;
+    jobs[i].outcome = NS_IN_DOUBT;
+  }
   d->until = ns_mono_us() + REPEAT_WITHIN;
+}
+
+/* A repeat has found out what became of its jobs: a later one is told the same. */
+static void note_found(ns_given *given, const ns_push *jobs, size_t n) {
+  for (size_t i = 0; i < n; i++) {
+    given[i].job = jobs[i].id;
+    given[i].outcome = jobs[i].outcome;
+  }
+}
+
+static void tell_found(const ns_given *given, ns_push *jobs, size_t n) {
+  for (size_t i = 0; i < n; i++) {
+    jobs[i].id = given[i].job;
+    jobs[i].outcome = given[i].outcome;
+  }
 }
 
 /* Gives the repeat, as many rows, the ids and nonces of the push in doubt, and the jobs that it
 ** kept. */
-static void take_remembered_ids(const ns_db *db, const ns_push *jobs, ns_insert *rows) {
-  const ns_push_in_doubt *d = &db->push;
-  for (size_t i = 0; i < d->n; i++) {
+static void take_remembered_ids(const ns_given *given, const ns_push *jobs, ns_insert *rows,
+                                size_t n) {
+  for (size_t i = 0; i < n; i++) {
     rows[i].push = &jobs[i];
     rows[i].deadline_in = -1;
-    rows[i].id = d->tokens[3 * i];
-    rows[i].nonce = d->tokens[3 * i + 1];
-    rows[i].replaced = d->tokens[3 * i + 2] < 0;
-    rows[i].kept = llabs(d->tokens[3 * i + 2]);
+    rows[i].id = given[i].id;
+    rows[i].nonce = given[i].nonce;
+    rows[i].replaced = given[i].kept < 0;
+    rows[i].kept = llabs(given[i].kept);
   }
 }
 
@@ -197,7 +256,7 @@ static void forked(ns_db *db) {
 }
 
 static void closing(ns_db *db) {
-  free(db->push.tokens);
+  free(db->push.given);
   ns_buf_free(&db->push.content);
   db->push = (ns_push_in_doubt){0};
 }
@@ -407,31 +466,50 @@ static ns_status write_jobs(ns_db *db, work *w, ns_tx *tx, ns_err *err) {
   return ns_db_transact(db, tx, err);
 }
 
+/* Is it a repeat of a push in doubt, by its ids or by its content? '*repeat' NULL: no. */
+static ns_status find_doubt(const ns_db *db, ns_bytes queue, const ns_push *jobs, size_t n,
+                            ns_given **repeat, ns_err *err) {
+  size_t i = 0;
+  while (i < n && jobs[i].again == 0)
+    i++;
+  if (i < n)
+    return find_given(db, jobs, n, repeat, err);
+  *repeat = find_repeat(db, queue, jobs, n);
+  return NS_OK;
+}
+
 ns_status ns_push_jobs(ns_db *db, ns_bytes queue, ns_push *jobs, size_t n,
                        ns_err *err) {
   work w = {NULL, n, false};
   ns_tx tx = {.run = push_run, .arg = &w, .began = ns_mono_us()};
-  bool repeat;
+  ns_given *repeat = NULL;
   ns_status st;
   ns_err_clear(err);
   if (n == 0)
     return NS_OK;
-  if ((st = check_all(db, jobs, n, err)) != NS_OK)
+  if ((st = check_all(db, jobs, n, err)) != NS_OK ||
+      (st = find_doubt(db, queue, jobs, n, &repeat, err)) != NS_OK)
     return st;
+  if (repeat != NULL && repeat->job != 0) {
+    tell_found(repeat, jobs, n);
+    return NS_OK;
+  }
   if ((w.rows = calloc(n, sizeof *w.rows)) == NULL)
     return ns_no_memory(err);
-  if ((tx.replay = repeat = is_repeat(db, queue, jobs, n)))
-    take_remembered_ids(db, jobs, w.rows);
+  if ((tx.replay = repeat != NULL))
+    take_remembered_ids(repeat, jobs, w.rows, n);
   else
     st = give_ids(db, jobs, &w, err);
   if (st == NS_OK && (st = resolve_queues(db, queue, jobs, &w, err)) == NS_OK)
     st = write_jobs(db, &w, &tx, err);
   if (st == NS_EGONE && tx.replay)
     remember_push(db, queue, jobs, w.rows, n);
-  else if (repeat)
-    db->push.n = 0; /* decided, either way */
+  else if (repeat != NULL)
+    db->push.until = 0; /* decided, either way: the same content is a new push */
   if (st == NS_OK)
     note_ids(db, jobs, &w);
+  if (st == NS_OK && repeat != NULL && !db->user_tx) /* a transaction may roll back */
+    note_found(repeat, jobs, n);
   free(w.rows);
   return st;
 }

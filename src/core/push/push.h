@@ -123,9 +123,18 @@ ns_status ns_push_circle_turn(ns_db *db, ns_sql turn, bool *mine, ns_err *err);
 ** the caller repeats it, it keeps its ids and nonces, and so stays one push. */
 typedef struct ns_push_in_doubt {
   ns_buf content;  /* all values of the push, for recognising it */
-  int64_t *tokens; /* of each job: id, nonce, the job kept in its place */
-  size_t n;        /* jobs; 0: nothing is in doubt */
-  int64_t until;   /* monotonic: a repeat counts as one until then */
+  int64_t until;   /* monotonic: the same content is a repeat until then; 0: nothing is in doubt */
+  struct ns_given *given; /* the jobs of all pushes that were in doubt, the oldest push first */
+  size_t n, cap;
 } ns_push_in_doubt;
+
+/* A job of a push in doubt. */
+typedef struct ns_given {
+  int64_t id, nonce;
+  int64_t kept; /* the job kept in its place; negative: replaced by it; 0: none */
+  int64_t job, outcome; /* what a repeat has found out for good; 'job' 0: nothing yet */
+  size_t left;  /* jobs of its push from here on, this one included */
+  bool first;   /* of its push */
+} ns_given;
 
 #endif
