@@ -1,7 +1,7 @@
 # Style, continuous integration, editors, the pages as a site.
 
 LINT_C := $(wildcard src/*/*.c src/*/*/*.c bench/*/*.c spec/*/*.c)
-LINT_FLAGS = $(CPPFLAGS) $(ALL_SEE) -Ibench/floor $(MARIADB_CFLAGS) $(LUA_CFLAGS) -std=c11 $(WARN) -Werror
+LINT_FLAGS = -DHEAP $(CPPFLAGS) $(ALL_SEE) -Ibench/floor $(MARIADB_CFLAGS) $(LUA_CFLAGS) -std=c11 $(WARN) -Werror
 
 #: make lint        check style and layers
 # Its parts side by side, as many as there are processors; each says its output as a whole.

@@ -15,9 +15,9 @@ $(O)/run: spec/c/run.c
 
 # The same with memory that runs out on demand, and the module linked in.
 HEAP_WRAP := malloc calloc realloc strdup free mysql_init mysql_stmt_init luaL_newstate
-$(O)/heap: spec/c/run.c spec/c/heap.c $(LUAC_O) $(PRIV_O) $(LIBRARY)
+$(O)/heap: spec/c/run.c $(LUAC_O) $(PRIV_O) $(LIBRARY)
 	$(SAY) LINK $@
-	$(Q)$(CC) $(CPPFLAGS) $(ALL_SEE) $(LUA_CFLAGS) $(NS_CFLAGS) $(LDFLAGS) $(HEAP_WRAP:%=-Wl,--wrap=%) -rdynamic \
+	$(Q)$(CC) -DHEAP $(CPPFLAGS) $(ALL_SEE) $(LUA_CFLAGS) $(NS_CFLAGS) $(LDFLAGS) $(HEAP_WRAP:%=-Wl,--wrap=%) -rdynamic \
 	  -o $@ $^ $(MARIADB_LIBS) $(JANSSON_LIBS) $(LUA_LIBS) -lm
 
 # A proxy that breaks connections in chosen ways.
@@ -211,7 +211,7 @@ test-million: deps
 	@$(call SPECS,LUA=$(LUA) NIGHTSHIFT_MANY=1000000,$(LUA))
 
 # Every target of spec/fuzz for an equal share of SECONDS. The seeds are in
-# spec/fuzz/corpus, an archive for each target; an input that breaks something
+# spec/fuzz/corpus.tar, a folder for each target; an input that breaks something
 # stays in build/fuzz.
 FUZZ := ipc url duration json options
 FUZZ_WRAP := ns_open ns_close ns_execute ns_push_jobs ns_settle ns_take_ids ns_signal ns_reprioritise \

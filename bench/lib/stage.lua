@@ -4,7 +4,7 @@
 -- Two sides of a question never run at one time. Each starts when the server has purged the
 -- rows of the one before it.
 local nightshift = require "nightshift"
-local processes = require "bench.lib.processes"
+local processes = require("bench.lib.programs").processes
 
 local stage = {}
 local methods = {}

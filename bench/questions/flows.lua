@@ -13,7 +13,7 @@
 -- rate is the children's; lag_ms is the time from the last of them to the parent's run.
 -- unrelated: as many jobs without dependents.
 local nightshift = require "nightshift"
-local processes = require "bench.lib.processes"
+local processes = require("bench.lib.programs").processes
 
 local payload = ("x"):rep(98) -- 100 bytes with its quotes
 

@@ -3,7 +3,7 @@
 --   lua5.4 bench/questions/footprint.lua URL BUILD idle SECONDS WORKERS…
 --   lua5.4 bench/questions/footprint.lua URL BUILD memory [SCALE]
 local nightshift = require "nightshift"
-local processes = require "bench.lib.processes"
+local processes = require("bench.lib.programs").processes
 
 local questions = {}
 

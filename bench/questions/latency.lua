@@ -7,7 +7,7 @@
 -- of the machine, which the handler reads first and returns. This program reads it before the
 -- push. So a figure has in it the push's own commit, the ring, and the claim's commit.
 local nightshift = require "nightshift"
-local processes = require "bench.lib.processes"
+local processes = require("bench.lib.programs").processes
 
 -- The handlers for `nightshift work`: "start" returns its time, "noop" is the load around it.
 local handlers = {

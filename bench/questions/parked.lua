@@ -12,8 +12,8 @@
 -- so that purge removes no row. The url is of a database with our tables and nothing else in
 -- it.
 local nightshift = require "nightshift"
-local processes = require "bench.lib.processes"
-local tables = require "bench.lib.tables"
+local processes = require("bench.lib.programs").processes
+local tables = require("bench.lib.programs").tables
 
 -- The handlers for `nightshift work`. A poll's payload is the server's clock minus this
 -- machine's monotonic one. It notes the delay of its start, µs, and comes back in a year.

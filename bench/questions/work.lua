@@ -11,7 +11,7 @@
 if ... == "bench/questions/work.lua" then return { noop = function() end } end
 
 local nightshift = require "nightshift"
-local processes = require "bench.lib.processes"
+local processes = require("bench.lib.programs").processes
 
 local WORKERS = { 1, 2, 8, 80, 500 }
 

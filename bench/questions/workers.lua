@@ -5,7 +5,7 @@
 -- for a minute. SCALE multiplies workers and jobs.
 local core = require "nightshift.core"
 local nightshift = require "nightshift"
-local processes = require "bench.lib.processes"
+local processes = require("bench.lib.programs").processes
 
 -- The handlers for `nightshift work`.
 local handlers = {

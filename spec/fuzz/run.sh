@@ -1,12 +1,12 @@
 #!/bin/sh
-# run.sh SECONDS TARGET…: runs each fuzz target for an equal share of the time,
-# from the seeds in spec/fuzz/corpus/TARGET.tar, which are unpacked into
-# $O/corpus. What the run finds new stays in $O/found until the next run. The
+# run.sh SECONDS TARGET…: runs each fuzz target for an equal share of the time.
+# The seeds are in spec/fuzz/corpus.tar, a folder for each, which is unpacked
+# into $O/corpus. What the run finds new stays in $O/found until the next run. The
 # input that broke something is $O/fuzz-TARGET-crash-…; run it again with
 # `$O/fuzz-TARGET FILE`. Ends with 1 when one broke.
 #
 # run.sh pack TARGET…: adds inputs of the last run that reach further to the seeds of each target,
-# and packs them into spec/fuzz/corpus/TARGET.tar.
+# and packs all of $O/corpus into spec/fuzz/corpus.tar.
 # The same seeds make the same archive, to the byte.
 set -u
 
@@ -15,11 +15,11 @@ pack() {
     seeds="$O/corpus/$target"
     [ -d "$seeds" ] || { echo "$target has not run: make fuzz" >&2; return 1; }
     "$O/fuzz-$target" -merge=1 "$seeds" "$O/found/$target" >"$O/fuzz-$target.log" 2>&1
-    (cd "$seeds" && find . -type f -printf '%P\n' | LC_ALL=C sort) |
-      tar --format=ustar --owner=0 --group=0 --numeric-owner --mtime=@0 --mode=644 \
-        -cf "spec/fuzz/corpus/$target.tar" -C "$seeds" -T -
-    echo "$target: $(tar -tf "spec/fuzz/corpus/$target.tar" | wc -l) inputs"
+    echo "$target: $(find "$seeds" -type f | wc -l) inputs"
   done
+  (cd "$O/corpus" && find . -type f -printf '%P\n' | LC_ALL=C sort) |
+    tar --format=ustar --owner=0 --group=0 --numeric-owner --mtime=@0 --mode=644 \
+      -cf spec/fuzz/corpus.tar -C "$O/corpus" -T -
 }
 
 if [ "$1" = pack ]; then
@@ -37,15 +37,18 @@ export ASAN_OPTIONS=allocator_may_return_null=1:detect_stack_use_after_return=1
 export UBSAN_OPTIONS=print_stacktrace=1
 unset NIGHTSHIFT_URL
 
+rm -rf "$O/corpus"
+mkdir -p "$O/corpus"
+tar -xf spec/fuzz/corpus.tar -C "$O/corpus" || exit
+
 passed=0
 failed=0
 for target; do
   seeds="$O/corpus/$target"
   found="$O/found/$target"
   log="$O/fuzz-$target.log"
-  rm -rf "$seeds" "$found"
+  rm -rf "$found"
   mkdir -p "$seeds" "$found"
-  tar -xf "spec/fuzz/corpus/$target.tar" -C "$seeds" || exit
   dictionary="$O/$target.dict"
   sed -n "/^# $target\$/,/^\$/p" spec/fuzz/words.dict >"$dictionary"
   if nice "$O/fuzz-$target" -max_total_time="$share" -timeout=10 -rss_limit_mb=1024 -max_len=4096 \

@@ -18,13 +18,14 @@ describe("switches:", function()
 
   local function done(id) eventually(function() return state(id) == "done" end) end
 
-  local function stop(h)
-    h:signal "TERM"
-    assert.equal(0, h:wait())
-  end
-
   -- A host that has told of its pauses, so it obeys from now on.
   local function told(h, what) h:wait_line(what, 20) end
+
+  local function started(what)
+    local h = host.start(url, SCRIPT)
+    told(h, what)
+    return h
+  end
 
   describe("a name that is paused", function()
     it("is claimed by no program, in any queue, until it is resumed", function()
@@ -87,8 +88,7 @@ describe("switches:", function()
       assert(handle:pause_name "hold")
       assert(handle:pause_name "a")
       told(one, "names.paused names=\"a, hold\"")
-      local two = host.start(url, SCRIPT)
-      told(two, "names.paused")
+      local two = started "names.paused"
       local ids = { assert(q:push "a"), assert(handle:queue("new"):push "a") }
       for _ = 1, 20 do done(assert(q:push "b")) end
       assert.same({ "ready", "ready", "running" }, { state(ids[1]), state(ids[2]), state(running) })
@@ -101,7 +101,7 @@ describe("switches:", function()
       told(two, "names.paused names=hold")
       assert(handle:resume_name "hold")
       told(two, "names.resumed")
-      stop(two)
+      host.stop(two)
     end)
 
     it("wakes each host at once when it is resumed, whichever has its handler", function()
@@ -117,7 +117,7 @@ describe("switches:", function()
         assert.is_true(nightshift.clock() - from < proc.limit(2))
         assert(handle:pause_name "a")
       end
-      for _, h in ipairs(hosts) do stop(h) end
+      for _, h in ipairs(hosts) do host.stop(h) end
     end)
 
     it("comes back to no host when its host is killed in it", function()
@@ -135,21 +135,15 @@ describe("switches:", function()
       assert(io.open(go, "w")):close()
       assert(handle:resume_name "hold")
       done(id)
-      stop(two)
+      host.stop(two)
     end)
 
     it("leaves an idle host asleep beside its ready jobs", function()
       assert(handle:pause_name "a")
       assert(q:push "a")
-      local h = host.start(url, SCRIPT)
-      told(h, "names.paused")
-      local function asked() return tonumber(db.sql "SHOW GLOBAL STATUS LIKE 'Com_stmt_execute'":match "%d+") end
-      eventually(function()
-        local before = asked()
-        nst.sleep(1)
-        return asked() - before < 60
-      end)
-      stop(h)
+      local h = started "names.paused"
+      host.await_quiet()
+      host.stop(h)
     end)
   end)
 
@@ -161,8 +155,7 @@ describe("switches:", function()
       ids[2] = assert(handle:queue("later"):push "a")
       assert.is_nil(q:claim())
       assert.is_nil(handle:queue("later"):claim())
-      local h = host.start(url, SCRIPT)
-      told(h, "names.paused")
+      local h = started "names.paused"
       ids[3] = assert(handle:queue("latest"):push "b")
       nst.sleep(0.5) -- nothing is to happen
       for _, id in ipairs(ids) do assert.equal("ready", state(id)) end
@@ -172,21 +165,15 @@ describe("switches:", function()
       assert.is_false(handle:resume_all())
       for _, id in ipairs(ids) do done(id) end
       assert.is_true(nightshift.clock() - from < proc.limit(5))
-      stop(h)
+      host.stop(h)
     end)
 
     it("leave an idle host asleep", function()
       assert(q:push "a")
       assert(handle:pause_all())
-      local h = host.start(url, SCRIPT)
-      told(h, "names.paused")
-      local function asked() return tonumber(db.sql "SHOW GLOBAL STATUS LIKE 'Com_stmt_execute'":match "%d+") end
-      eventually(function()
-        local before = asked()
-        nst.sleep(1)
-        return asked() - before < 60
-      end)
-      stop(h)
+      local h = started "names.paused"
+      host.await_quiet()
+      host.stop(h)
     end)
   end)
 

@@ -29,11 +29,6 @@ describe("hosts push ticks:", function()
       math.tointeger(seconds * 1000000), name))
   end
 
-  local function stop(h)
-    h:signal "TERM"
-    assert.equal(0, h:wait())
-  end
-
   -- What the doctor says of schedules: level, finding, advice.
   local function examine()
     return require "nightshift.doctor.jobs".schedules { handle = handle._handle, tables = true }
@@ -82,7 +77,7 @@ describe("hosts push ticks:", function()
     local last = row "late"
     assert.equal('{"n":2}', handle:execute("SELECT payload FROM nightshift_finished WHERE id = ?",
       eventually(function() return handle:job(last.last_id).state == "done" and last.last_id end))[1].payload)
-    stop(h)
+    host.stop(h)
   end)
 
   it("each once, by many hosts that are killed at the tick", function()
@@ -101,7 +96,7 @@ describe("hosts push ticks:", function()
     local ticks = math.tointeger(row("t").last - first) + 1
     assert.equal(ticks, #jobs "noop")
     assert.is_true(ticks >= 7)
-    for _, h in ipairs(hosts) do stop(h) end
+    for _, h in ipairs(hosts) do host.stop(h) end
   end)
 
   it("by the server's clock, whatever theirs says", function()
@@ -122,7 +117,7 @@ describe("hosts push ticks:", function()
       local late = (created - first) % 2
       assert.is_true(created >= first and late < proc.limit(1.5))
     end
-    for _, h in ipairs(hosts) do stop(h) end
+    for _, h in ipairs(hosts) do host.stop(h) end
   end)
 
   it("that were missed, as the schedule says", function()
@@ -134,7 +129,7 @@ describe("hosts push ticks:", function()
     eventually(function() return row("one").last and row("all").last and row("none").due > row("one").last end)
     assert.same({ 1, 5, 0 }, { #jobs "of.one", #jobs "of.all", #jobs "of.none" })
     assert.is_true(math.abs(row("one").last - row("all").last) < 1)
-    stop(h)
+    host.stop(h)
   end)
 
   it("not while the last job lives, where they do not overlap", function()
@@ -144,7 +139,7 @@ describe("hosts push ticks:", function()
     assert.equal(1, #jobs "nobody")
     handle:cancel(jobs("nobody")[1].id)
     eventually(function() return #jobs "nobody" == 2 end)
-    stop(h)
+    host.stop(h)
   end)
 
   it("and run them before they end, when they drain", function()
@@ -170,7 +165,7 @@ describe("hosts push ticks:", function()
     assert(handle:schedule { name = "bad", every = 1, push = { "noop" } })
     eventually(function() return #jobs "noop" >= 1 end)
     assert.is_nil(row("bad").error)
-    stop(h)
+    host.stop(h)
   end)
 
   it("and go on beside one that cannot be read", function()
@@ -182,7 +177,7 @@ describe("hosts push ticks:", function()
     local failed = handle:execute "SELECT error, next_at FROM nightshift_schedule WHERE name = 'bad'"[1]
     assert.is_string(failed.error)
     assert.is_nil(failed.next_at)
-    stop(h)
+    host.stop(h)
   end)
 
   -- The first host without tzdata made such a schedule fail for all of them.
@@ -198,8 +193,8 @@ describe("hosts push ticks:", function()
     assert.matches("^install tzdata on %S+$", advice)
     local other = host.start(url, IDLE)
     eventually(function() return #jobs "zoned" >= 2 end)
-    stop(h)
-    stop(other)
+    host.stop(h)
+    host.stop(other)
     local told = host.events(select(2, h:text()), "schedule.no_zone")
     assert.equal(1, #told)
     assert.equal("zoned", told[1].name)
@@ -215,7 +210,7 @@ describe("hosts push ticks:", function()
       handle:execute("KILL " .. one.id)
     end
     eventually(function() return #jobs "noop" >= n + 2 end)
-    stop(h)
+    host.stop(h)
   end)
 end)
 
@@ -228,11 +223,6 @@ describe("scripts declare schedules:", function()
 
   local function row() return handle:schedules()[1] end
 
-  local function stop(h)
-    h:signal "TERM"
-    assert.equal(0, h:wait())
-  end
-
   local function write(path, text)
     local file <close> = assert(io.open(path, "wb"))
     file:write(text)
@@ -244,7 +234,7 @@ describe("scripts declare schedules:", function()
     local first = eventually(row)
     assert.same({ "tick", "tick", "r", true, { a = { 1, 2 } } },
       { first.name, first.job, first.queue, first.declared, first.payload })
-    stop(h)
+    host.stop(h)
     handle:execute "UPDATE nightshift_schedule SET next_at = next_at - 1000000"
     h = host.start(url, h.script)
     h:signal "HUP"
@@ -253,25 +243,25 @@ describe("scripts declare schedules:", function()
     h:signal "HUP"
     h:wait_line("schedule.changed", 20)
     assert.equal("0 4 * * *", row().cron)
-    stop(h)
+    host.stop(h)
     assert.equal(1, #host.events(select(2, h:text()), "schedule.changed"))
   end)
 
   it("which a restart does not move", function()
     local h = host.start(url, script [[every = "1h"]])
     local due = eventually(row).due
-    stop(h)
+    host.stop(h)
     local version = handle:execute "SELECT version FROM nightshift_schedule"[1].version
     h = host.start(url, h.script)
     eventually(function() return handle:execute "SELECT version FROM nightshift_schedule"[1].version > version end)
     assert.equal(due, row().due)
-    stop(h)
+    host.stop(h)
   end)
 
   it("and run them", function()
     local h = host.start(url, script [[every = 1]])
     eventually(function() return #handle:jobs { name = "tick", state = "done" } >= 2 end)
-    stop(h)
+    host.stop(h)
   end)
 
   it("of two versions the one that was loaded later counts", function()
@@ -284,8 +274,8 @@ describe("scripts declare schedules:", function()
     old:signal "HUP"
     old:wait_line("schedule.superseded", 20)
     assert.equal(7200, row().every)
-    stop(old)
-    stop(new)
+    host.stop(old)
+    host.stop(new)
   end)
 
   it("also on a host that drains at once", function()
@@ -300,7 +290,7 @@ describe("scripts declare schedules:", function()
     local h = host.start(url, script [[every = "2h"]])
     h:wait_line("schedule.taken", 20)
     assert.equal(3600, row().every)
-    stop(h)
+    host.stop(h)
     handle:schedule_remove "tick"
     h = host.start(url, h.script)
     eventually(row)
@@ -308,7 +298,7 @@ describe("scripts declare schedules:", function()
     assert.is_nil(ok)
     assert.matches("is declared by handler scripts", message)
     assert.equal("STATE", code)
-    stop(h)
+    host.stop(h)
   end)
 
   it("mistakes are told when scripts are loaded", function()
@@ -342,7 +332,7 @@ describe("scripts declare schedules:", function()
     assert(handle:schedule { name = "t", every = 1, push = { "noop" } })
     eventually(function() return row().last end)
     eventually(function() return connections() == without + 1 end)
-    stop(h)
+    host.stop(h)
   end)
 end)
 

@@ -5,6 +5,7 @@
 --     assert.equal(0, h:wait())
 
 local nightshift = require "nightshift"
+local nst = require "nst"
 local proc = require "spec.support.proc"
 
 local host = {}
@@ -70,6 +71,26 @@ function host.events(log, event)
     end
   end
   return found
+end
+
+--- Has it end, well.
+function host.stop(h)
+  h:signal "TERM"
+  local status = h:wait()
+  assert(status == 0, ("the host ended with %s: %s"):format(status, select(2, h:text())))
+end
+
+local QUIET = 60 -- statements a second; a host that looks time and again has hundreds
+
+--- Waits until the shared server is asked little, as where a host sleeps.
+function host.await_quiet()
+  local db = require "spec.support.db"
+  local function asked() return tonumber(db.sql "SHOW GLOBAL STATUS LIKE 'Com_stmt_execute'":match "%d+") end
+  eventually(function()
+    local before = asked()
+    nst.sleep(1)
+    return asked() - before < QUIET
+  end)
 end
 
 local function read(path)
