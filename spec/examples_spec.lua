@@ -376,6 +376,22 @@ describe("the schedules", function()
   end)
 end)
 
+describe("the events", function()
+  it("are in their table, once each, a hundred by one statement", function()
+    local url = db.fresh()
+    local handle <close> = assert(nightshift.open(url))
+    local list = {}
+    for i = 1, 250 do list[i] = { "event.store", { kind = i == 7 and 7 or "click", page = "/" .. i } } end
+    local ids = assert(handle:queue("events"):push_many(list))
+    assert.equal(0, (host.drain(url, "examples/events/jobs.lua")))
+    local stored = handle:execute "SELECT COUNT(DISTINCT JSON_VALUE(body, '$.page')) AS n, COUNT(*) AS rows FROM event"
+    assert.same({ 249, 249 }, { stored[1].n, stored[1].rows })
+    assert.equal("payload refused: an event has a kind", handle:job(ids[7]).error)
+    assert.same({ { outcome = "done", n = 249 } },
+      handle:execute "SELECT outcome, COUNT(*) AS n FROM nightshift_finished WHERE outcome = 'done'")
+  end)
+end)
+
 describe("make demo", function()
   local ROOT = assert(io.popen "pwd"):read "l"
   local BUILD = os.getenv "NIGHTSHIFT_BUILD" or "build"

@@ -375,6 +375,10 @@ describe("a batch handler", function()
     it("is given back when the host ends or rests; a job of it that is paused is", function()
       local h = start(WAITS)
       local ids = waiting(h, 3)
+      assert(handle:execute "UPDATE nightshift_lease SET claimed = claimed - 5000000") -- as if it had waited
+      local says, fact = handle:why(ids[1])
+      assert.equal("batch", fact.kind)
+      assert.matches("^#?.*was taken .* ago by .*, and waits there for more jobs of its batch", says)
       assert(handle:pause(ids[1]))
       untouched { ids[1] }
       assert.equal("running", state(ids[2]))

@@ -46,7 +46,7 @@ end
 
 --- `runs` as id -> {[run] = what happened in it}.
 local function read_runs(folder, bad)
-  local jobs, children = {}, {}
+  local jobs, children, batches = {}, {}, {}
   for w in journal.lines(folder, "runs") do
     local id, number = math.tointeger(w[3]), math.tointeger(w[4])
     local run = slot(slot(jobs, id), number)
@@ -59,6 +59,11 @@ local function read_runs(folder, bad)
     elseif w[1] == "spawn" then
       table.insert(slot(run, "children"), math.tointeger(w[5]))
       children[math.tointeger(w[5])] = { parent = id, run = number, tag = w[6] }
+    elseif w[1] == "member" then
+      local batch = slot(batches, w[5])
+      batch.n = tonumber(w[6])
+      table.insert(batch, { id = id, run = number })
+      run.batch = batch.n > 1 and batch or nil
     elseif w[1] == "lease" then
       run.lease = true
     elseif w[1] == "logged" then
@@ -407,6 +412,7 @@ function Audit:reason(id, number, run, ends, next_at)
   if kind == "failed" and not run.verdict and run.plan == "hang" then return "timeout" end
   if kind == "failed" and not run.verdict and self:fault("machine", run.at, next_at) then return "machine stalled" end
   if kind == "crashed" and FATAL[run.plan] then return "crashed as planned" end
+  if kind == "crashed" and self:dies_in_batch(run) then return "crashed with its batch" end
   if run.verdict == "release" then return "released" end
   -- it came back, and then ended before it ran again, or ran with what this run had kept
   local back = ends[number + 1] or self:again_taken(id, number, ends)
@@ -421,6 +427,25 @@ function Audit:reason(id, number, run, ends, next_at)
   if refused and self:fault("statements", run.at, next_at) then return "its verdict was cut" end
 end
 
+--- Did another job of its batch end the worker?
+function Audit:dies_in_batch(run)
+  for _, member in ipairs(run.batch or {}) do
+    if FATAL[self.runs[member.id][member.run].plan] then return true end
+  end
+end
+
+--- A job that has failed or crashed before runs alone.
+function Audit:check_batch(id, number, run)
+  self:count "runs in a batch"
+  if (self.verbs[id] or {}).retries then return end -- it has fresh budgets
+  for earlier, kind in pairs(self.attempts[id] or {}) do
+    if earlier < number and kind ~= "lost" then
+      self:found("batch", "run %d of job %d is one of %d in a batch, and run %d has %s", number, id, run.batch.n,
+        earlier, kind)
+    end
+  end
+end
+
 --- How an attempt is written down, as the end of a sentence.
 function Audit:written(id, number)
   local kind = (self.attempts[id] or {})[number]
@@ -431,6 +456,7 @@ end
 
 function Audit:check_run(id, number, run, ends, next_at)
   self:count "executions"
+  if run.batch then self:check_batch(id, number, run) end
   if run.starts > 1 then self:found("twice", "run %d of job %d started %d times", number, id, run.starts) end
   if (run.finishes or 0) > 1 then
     self:found("twice", "run %d of job %d finished %d times", number, id, run.finishes)

@@ -130,6 +130,12 @@ describe("the audit", function()
     sql("DELETE FROM nightshift_finished WHERE id = ?", parent)
   end, "lost", "lost ack")
 
+  plants("a job in a batch that had failed before", function(parent)
+    local row = sql("SELECT job_id AS id, run FROM nightshift_attempt WHERE kind = 'failed'")[1]
+    write.runs("member", row.id, row.run + 1, "key", 2)
+    write.runs("member", parent, 1, "key", 2)
+  end, "batch")
+
   plants("a push that was refused and is there", function()
     write.pushes("refused", "p1.1", "BUSY")
   end, "ghost")

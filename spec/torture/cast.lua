@@ -235,7 +235,7 @@ end
 local QUEUES <const> = { "a", "b", "c" }
 
 local function item(tag, kind)
-  return { "work", { tag = tag, kind = kind },
+  return { kind == "bulk" and "bulk" or "work", { tag = tag, kind = kind },
     { backoff = 0.2, max_attempts = 3, timeout = proc.limit(30), max_polls = 6, max_crashes = 3 } }
 end
 

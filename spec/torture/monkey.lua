@@ -177,6 +177,9 @@ local function leave_with_full_windows(cast)
   for _, member in ipairs(cast:ready_hosts()) do reload(cast, member) end
 end
 
+-- Jobs for handlers that take batches, some of which kill their worker in the middle of one.
+local function push_for_batches(cast) cast:push_burst("bulk", 100) end
+
 -- More lines than who reads slowly can read. Now and then it is not read for a while.
 local function flood_log(cast) cast:push_burst("logs", 200) end
 
@@ -246,6 +249,7 @@ fault("connections closed", 2, "freeze", function(cast) network(cast, "close") e
 fault("statements cut", 8, "kill", cut_statements)
 fault("reloaded every second", 3, "reload", reload_each_second)
 fault("full windows at a reload", 4, "reload", leave_with_full_windows)
+fault("jobs for batches", 4, "worker", push_for_batches)
 fault("log flooded", 3, "log", flood_log)
 fault("log not read for a while", 3, "log", stop_reader)
 fault("large old tree", 2, "prune", checks.old_tree.plant)

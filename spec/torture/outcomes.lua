@@ -6,6 +6,7 @@
 --   spawn  TIME ID RUN CHILD TAG AFTER        AFTER: the job that the child waits for as well; 0: none
 --   finish TIME ID RUN PID VERDICT            just before the verdict is given
 --   asks   TIME ID RUN                        it will wait for a signal, which signaller.lua sends
+--   member TIME ID RUN KEY N                  it is one of N jobs of a batch; KEY: the batch's first
 --   logged TIME ID RUN N                      N lines have been given to job:log
 --   holds  TIME ID RUN WHO                    it lasts until checks.lua has counted
 --   bad    TIME ID RUN text                   something the job saw and must not see
@@ -33,7 +34,8 @@ local MENU = {
 
 -- What a job of a kind does, of many that are pushed at once (Cast:push_burst); other kinds choose.
 local KINDS = { quick = { "ack", "ack", "ack", "spawn" }, leaf = { "ack" }, long = { "longer" }, logs = { "logs" },
-  place = { "place" } }
+  place = { "place" }, bulk = { "ack", "ack", "ack", "ack", "ack", "ack", "ack", "ack", "raise", "again", "discard",
+    "release", "spawn", "ack", "ack", "ack", "ack", "ack", "ack", "crash" } }
 
 local total = 0
 for _, item in ipairs(MENU) do total = total + item[2] end
@@ -349,10 +351,26 @@ end
 
 outcomes.note, outcomes.finish = note, finish
 
+-- The jobs of a batch, one after the other. Errors as planned are verdicts of theirs.
+local function run_batch(jobs)
+  local key, results = ("%d:%d"):format(jobs[1].id, jobs[1].run), {}
+  for _, job in ipairs(jobs) do note("member", job.id, job.run, key, #jobs) end
+  for i, job in ipairs(jobs) do
+    local ok, result = pcall(outcomes.run, job)
+    if not ok then
+      if not tostring(result):find "as planned" then error(result, 0) end
+      job:fail(result)
+    end
+    results[i] = ok and type(result) == "table" and result or nil
+  end
+  return results
+end
+
 -- Hosts have this file as their handlers.
 if (...):find "%.lua$" then
   return {
     work = function(job) return outcomes.run(job) end,
+    bulk = { batch = 10, within = 0.2, run = run_batch },
     row = function(job) return torture_rows.run(job, outcomes.pick(100, tostring(job.row), job.run)) end,
     tick = function() return true end,
     latest = function() return true end,

@@ -149,6 +149,9 @@ local function running(handle, row)
     fact.kind, fact.workers = "busy", claim.workers
     fact.says = ("was taken %s ago by %s, and waits there for one of its %s, which are all busy"):format(
       took, place(claim), count(claim.workers, "worker"))
+  elseif claim.workers and not claim.started and claim.now - claim.claimed > WAITS_LONG then
+    fact.kind, fact.workers = "batch", claim.workers -- a job that runs is shown within a second
+    fact.says = ("was taken %s ago by %s, and waits there for more jobs of its batch"):format(took, place(claim))
   elseif not limited(handle, fact, claim) then
     fact.says = ("has been running for %s on %s%s"):format(seconds(claim.now - since), place(claim), progress_of(claim))
   end
