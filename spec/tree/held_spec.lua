@@ -343,6 +343,37 @@ describe("an open transaction that was refused a unique key", function()
   end)
 end)
 
+-- A job that runs is followed by another, which has its key. An open transaction has replaced that
+-- one, and so holds the row of the key.
+it("an open transaction that replaces a job does not hold up the one that it follows", function()
+  local url = db.fresh()
+  local handle <close> = assert(nightshift.open(url))
+  local other <close> = assert(nightshift.open(url))
+  local q = handle:queue "q"
+  local latest = { unique = { key = "key", on_conflict = "replace" } }
+  for _, ends in ipairs { "ack", "discard", "wait" } do
+    assert(q:push("first", nil, latest))
+    local first = assert(q:claim())
+    local second = assert(q:push("second", nil, latest))
+    if ends == "wait" then
+      first:spawn("kid", 1)
+      assert(first:wait())
+      first = assert(q:claim()) -- when it is dead, its parent is
+      ends = "discard"
+    end
+    assert(other:transaction(function(tx)
+      assert.equal(second, (tx:queue("q"):push("third", nil, latest)))
+      local begun = nightshift.clock()
+      assert(first[ends](first, "no"))
+      assert.is_true(nightshift.clock() - begun < 2.5)
+      return true
+    end))
+    assert.equal("third", assert(q:claim { wait = 30 }).name) -- a claim that waits tells it, too
+    assert(handle:cancel(second))
+    assert.equal(0, handle:execute "SELECT COUNT(*) AS n FROM nightshift_unique_key"[1].n)
+  end
+end)
+
 -- An open transaction had been refused the unique key of a dependent that fell, or had pushed a
 -- dependent of the next job. The session that ended what they waited for, a host too, waited
 -- for that transaction, though it held none of the jobs.

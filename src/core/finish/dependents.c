@@ -36,6 +36,7 @@ typedef struct ns_waiter {
   char error[64];
   char *key;    /* its unique key, owned; NULL: none */
   size_t keylen;
+  bool keyless; /* another job has that key by now */
 } ns_waiter;
 
 /* The state of one resolving. */
@@ -224,9 +225,11 @@ static ns_status lock_keys(ns_db *db, work *w, ns_err *err) {
   }
   if (st == NS_OK)
     st = ns_finish_keys(db, ends, w->n, held, err);
-  for (size_t i = 0; st == NS_OK && i < w->n; i++)
+  for (size_t i = 0; st == NS_OK && i < w->n; i++) {
+    w->waiters[i].keyless = ends[i].key_row == NS_KEY_LOST;
     if (held[i])
       w->waiters[i].locked = false;
+  }
   free(held);
   free(ends);
   return st;
@@ -431,7 +434,8 @@ static ns_end failure_of(ns_waiter *x, int64_t culprit) {
                   .outcome = x->parked ? "dead" : "cancelled",
                   .reason = x->parked ? "child failed" : "dependency",
                   .error = ns_str(x->error), .attempts = -1, .polls = -1,
-                  .crashes = -1, .unique = {x->key, x->keylen}};
+                  .crashes = -1, .unique = {x->key, x->keylen},
+                  .key_row = x->keyless ? NS_KEY_LOST : NS_KEY_FREED};
 }
 
 /* Each job that was locked is released, or fails. Its edges stand together. */

@@ -113,7 +113,7 @@ static ns_status lock_keys(ns_db *db, ns_end *ends, size_t n, bool *missing, ns_
   while (st == NS_OK && (st = ns_db_row(db, NS_SQL_SETTLE_KEYS, &row, err)) == NS_OK &&
          row != NULL) {
     missing[row[0].i] = false;
-    ends[row[0].i].keeps_key = row[1].i != 0;
+    ends[row[0].i].key_row = row[1].i != 0 ? NS_KEY_STAYS : NS_KEY_FREED;
   }
   return st;
 }
@@ -126,8 +126,10 @@ ns_status ns_finish_keys(ns_db *db, ns_end *ends, size_t n, bool *held, ns_err *
   if (any)
     st = lock_keys(db, ends, n, held, err);
   for (size_t i = 0; st == NS_OK && i < n; i++)
-    if (held[i])
+    if (held[i]) {
       st = is_held(db, &ends[i], &held[i], err);
+      ends[i].key_row = held[i] ? NS_KEY_FREED : NS_KEY_LOST;
+    }
   return st;
 }
 
@@ -143,7 +145,7 @@ static ns_status free_key(ns_db *db, const ns_end *e, ns_err *err) {
 static ns_status hold_keys(ns_db *db, const ns_end *ends, size_t n, ns_err *err) {
   ns_buf list = NS_BUF_INIT;
   for (size_t i = 0; i < n; i++)
-    if (ends[i].keeps_key)
+    if (ends[i].key_row == NS_KEY_STAYS)
       add_key(&list, ends[i].id, &ends[i]);
   return ns_db_list_is_empty(&list)
              ? NS_OK
@@ -156,7 +158,7 @@ static ns_status free_keys(ns_db *db, const ns_end *ends, size_t n, ns_err *err)
   const ns_end *last = NULL;
   size_t k = 0;
   for (size_t i = 0; i < n; i++)
-    if (ends[i].unique.p != NULL && !ends[i].keeps_key) {
+    if (ends[i].unique.p != NULL && ends[i].key_row == NS_KEY_FREED) {
       add_key(&list, ends[i].id, &ends[i]);
       last = &ends[i];
       k++;

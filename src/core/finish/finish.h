@@ -7,6 +7,10 @@
 
 #include "nightshift_host.h"
 
+/* The row of a unique key when the job that was pushed with it ends. FREED: it goes. STAYS: the job
+** is done, and the period of its push is not over. LOST: it is another job's by now. */
+typedef enum ns_key_row { NS_KEY_FREED, NS_KEY_STAYS, NS_KEY_LOST } ns_key_row;
+
 /* A job that ends on the open transaction, which has locked its row. */
 typedef struct ns_end {
   int64_t id, queue_id;
@@ -16,7 +20,7 @@ typedef struct ns_end {
   int64_t attempts, polls, crashes; /* -1: as the job has them */
   int64_t max_attempts;             /* 0: as the job has them */
   ns_bytes unique;      /* its key; absent: none */
-  bool keeps_key;       /* ... which stays after its end: the period of its push is not over */
+  ns_key_row key_row;   /* ... and its row */
   bool failed;          /* ... by another failure, which its row does not know of */
   bool forgotten;       /* it leaves no history */
   ns_bytes said;        /* a person's reason, in place of 'reason'; absent: none. A text that is too
@@ -30,8 +34,7 @@ int ns_finish_by_id(const void *a, const void *b); /* for qsort and bsearch */
 
 /* Locks the unique keys of jobs that are about to end. 'held' has room for 'n':
 ** which keys another transaction holds, so that ending their jobs would wait for that.
-** Sets 'keeps_key' of keys with a period that is not over. Waits for no lock. Errors: GONE,
-** NOMEM. */
+** Sets 'key_row', as if all of them were done. Waits for no lock. Errors: GONE, NOMEM. */
 ns_status ns_finish_keys(ns_db *db, ns_end *ends, size_t n, bool *held, ns_err *err);
 
 /*

@@ -148,7 +148,7 @@ static ns_status lock_keys(ns_db *db, ns_outcome *outcomes, size_t n, ns_err *er
   if (st == NS_OK)
     st = ns_finish_keys(db, ends, n, held, err);
   for (size_t i = 0; st == NS_OK && i < n; i++) {
-    outcomes[i].keeps_key = ends[i].keeps_key;
+    outcomes[i].key_row = ends[i].key_row;
     if (held[i])
       ns_settle_put_off(&outcomes[i]);
   }
@@ -244,7 +244,7 @@ static ns_status write_ends(ns_db *db, const ns_outcome *outcomes, size_t n, ns_
                          .polls = f->polls,
                          .crashes = f->crashes,
                          .unique = key_of(f),
-                         .keeps_key = done && f->keeps_key,
+                         .key_row = done || f->key_row == NS_KEY_LOST ? f->key_row : NS_KEY_FREED,
                          .failed = f->attempt != NULL,
                          .forgotten = done && db->settle.forgets && f->root == 0};
   }

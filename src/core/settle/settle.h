@@ -6,6 +6,7 @@
 
 #include "claim/claim.h"
 #include "clock.h"
+#include "finish/finish.h"
 #include "nightshift_host.h"
 
 /* Writes the verdicts and their children; each gets its status: OK, STALE, or BUSY when another
@@ -64,7 +65,7 @@ typedef struct ns_outcome {
   int64_t decay;       /* of its priority, with each return that sinks it */
   char *key;           /* its unique key, owned; NULL: none */
   size_t keylen;
-  bool keeps_key;      /* while the period of its push is not over */
+  ns_key_row key_row;  /* ... when it is done */
   bool plain;          /* done, and nothing else to be written: see ns_settle_fast_acks */
   bool gone;           /* so settled; nothing else is known */
   bool locked;
