@@ -308,9 +308,34 @@ function Db:why(id) end
 ---@return nightshift.Code? code
 function Db:jobs(filter) end
 
+--- What a verb on all jobs of a filter takes besides the conditions. It goes in transactions of its
+--- own, of 500 jobs at most, and not inside one.
+---@class nightshift.ManyOptions: nightshift.Filter
+---@field rate number? so many jobs a second; default: as fast as it goes
+
+---@class nightshift.ManyCounts
+---@field found integer jobs that the filter held for when they were met
+---@field changed integer
+---@field refused integer they stay, because another live job has their unique key (retry, move)
+
+---@class nightshift.CancelMany: nightshift.ManyOptions
+---@field reason string?
+
+---@class nightshift.MoveMany: nightshift.ManyOptions
+---@field to string a queue's name
+
+--- Moves jobs to another queue, with their unique keys: scheduled, ready and waiting jobs, or with
+--- such a state done, dead or cancelled ones. Jobs that run stay, and rows of adopted tables.
+---@param given nightshift.MoveMany
+---@return nightshift.ManyCounts?
+---@return string? message
+---@return nightshift.Code? code `INVALID`, `STATE`, `GONE`, `BUSY`
+function Db:move(given) end
+
 --- Ends a live job as cancelled; a running one is told, stopped when it does not listen, and its
 --- late verdict is STALE. `reason` goes into its history: 255 characters, and a longer one as
 --- its error, too. `tree`: with all below it.
+---@overload fun(self: nightshift.Db, filter: nightshift.CancelMany): nightshift.ManyCounts?, string?, nightshift.Code?
 ---@param id integer
 ---@param opts {reason: string?, tree: boolean?}?
 ---@return true|integer|nil ok how many jobs, with `tree`
@@ -381,6 +406,7 @@ function Db:tune_host(host, workers) end
 
 --- Runs a finished job again with fresh budgets. `tree`: all jobs at or below it that failed or
 --- were cancelled, each waiting for the same jobs as before; done jobs stay done.
+---@overload fun(self: nightshift.Db, filter: nightshift.ManyOptions): nightshift.ManyCounts?, string?, nightshift.Code?
 ---@param id integer
 ---@param opts {tree: boolean?}?
 ---@return true|integer|nil ok how many jobs, with `tree`
@@ -391,6 +417,7 @@ function Db:retry(id, opts) end
 --- Deletes a job with its payload, result, errors, log and signals, at once. A live job that does
 --- not run ends first, as cancelled, and its dependents are told. A running job is `STATE`, and so
 --- is a child of a live parent. `tree`: with all below it, when that whole tree has ended.
+---@overload fun(self: nightshift.Db, filter: nightshift.ManyOptions): nightshift.ManyCounts?, string?, nightshift.Code?
 ---@param id integer
 ---@param opts {tree: boolean?}?
 ---@return true|integer|nil ok how many jobs, with `tree`
@@ -400,6 +427,7 @@ function Db:delete(id, opts) end
 
 --- Makes a scheduled job ready now. `tree`: all jobs at or below it, except jobs that wait for a
 --- signal.
+---@overload fun(self: nightshift.Db, filter: nightshift.ManyOptions): nightshift.ManyCounts?, string?, nightshift.Code?
 ---@param id integer
 ---@param opts {tree: boolean?}?
 ---@return true|integer|nil ok how many jobs, with `tree`
@@ -477,6 +505,7 @@ function Db:semaphore(name, n, opts) end
 
 --- Gives a live job another priority; a ready one is the last of its new lane.
 --- `tree`: all below it as well.
+---@overload fun(self: nightshift.Db, filter: nightshift.ManyOptions, priority: integer): nightshift.ManyCounts?
 ---@param id integer
 ---@param priority integer 0 to 255
 ---@param opts {tree: boolean?}?

@@ -8,6 +8,7 @@ local core = require "nightshift.core"
 local flow = require "nightshift.flow"
 local hosts = require "nightshift.report.hosts"
 local lock = require "nightshift.lock"
+local many = require "nightshift.many"
 local options = require "nightshift.options"
 local pauses = require "nightshift.pauses"
 local queue = require "nightshift.queue"
@@ -111,6 +112,15 @@ local function of_tree(self, verb, id, opts, known)
   return handle, whole, given
 end
 
+--- A verb on all jobs of a filter.
+local function on_filter(self, verb, given, extra)
+  local handle = live(self, verb)
+  options.no_more(verb, "a filter, which has all options", extra)
+  local checked, message, code = many.read(verb, given)
+  if not checked then return nil, message, code end
+  return many.run(handle, verb, checked)
+end
+
 --- Ends a live job; a running one is told, stopped when it does not listen, and
 -- its late verdict is STALE. `tree`: with all below it; gives how many.
 ---@param id integer
@@ -119,6 +129,7 @@ end
 ---@return string? message
 ---@return string? code
 function methods:cancel(id, opts)
+  if type(id) == "table" then return options.values(on_filter(self, "cancel", id, opts)) end
   local handle, whole, given = of_tree(self, "cancel", id, opts, CANCEL)
   if not handle then return nil, whole, given end
   if given.tree then return handle:tree("cancel", whole, 0, given.reason) end
@@ -191,6 +202,7 @@ function methods:tune_host(host, workers) return hosts.tune(live(self, "tune_hos
 ---@return string? message
 ---@return string? code
 function methods:retry(id, opts)
+  if type(id) == "table" then return options.values(on_filter(self, "retry", id, opts)) end
   local handle, whole, given = of_tree(self, "retry", id, opts)
   if not handle then return nil, whole, given end
   if given.tree then return handle:tree("retry", whole) end
@@ -206,6 +218,7 @@ end
 ---@return string? message
 ---@return string? code
 function methods:delete(id, opts)
+  if type(id) == "table" then return options.values(on_filter(self, "delete", id, opts)) end
   local handle, whole, given = of_tree(self, "delete", id, opts)
   if not handle then return nil, whole, given end
   if given.tree then return handle:prune_tree(whole) end
@@ -219,6 +232,7 @@ end
 ---@return string? message
 ---@return string? code
 function methods:run_now(id, opts)
+  if type(id) == "table" then return options.values(on_filter(self, "run_now", id, opts)) end
   local handle, whole, given = of_tree(self, "run_now", id, opts)
   if not handle then return nil, whole, given end
   if given.tree then return handle:tree("run_now", whole) end
@@ -348,6 +362,12 @@ end
 ---@return string? message
 ---@return string? code
 function methods:reprioritise(id, priority, opts)
+  if type(id) == "table" then
+    local all = {}
+    for key, value in next, id do all[key] = value end
+    all.priority = priority
+    return options.values(on_filter(self, "reprioritise", all, opts))
+  end
   local handle, whole, given = of_tree(self, "reprioritise", id, opts)
   if not handle then return nil, whole, given end
   local rank = math.tointeger(priority)
@@ -357,6 +377,16 @@ function methods:reprioritise(id, priority, opts)
   end
   if given.tree then return handle:tree("priority", whole, rank) end
   return handle:reprioritise(whole, rank)
+end
+
+--- Moves jobs that do not run, or that have ended, to another queue: {…filter…, to =, rate =}.
+---@param given table
+---@return {found: integer, changed: integer, refused: integer}|nil
+---@return string? message
+---@return string? code
+function methods:move(given, extra)
+  if type(given) ~= "table" then raise("move: the filter must be a table, got %s", type(given)) end
+  return options.values(on_filter(self, "move", given, extra))
 end
 
 --- Sends a value to a job that waits for a signal, or will.
@@ -491,7 +521,7 @@ function methods:rescue(opts)
 end
 
 scope.watch(methods, { "queue", "execute", "cancel", "pause", "resume", "pause_name", "resume_name", "pause_all",
-  "resume_all", "retry", "delete", "run_now", "deadline", "reprioritise",
+  "resume_all", "retry", "delete", "run_now", "deadline", "reprioritise", "move",
   "signal", "flow", "flow_many", "prune", "adopt", "schedule", "schedule_pause", "schedule_resume", "schedule_run",
   "schedule_remove" })
 

@@ -214,6 +214,36 @@ describe("queues and jobs:", function()
       assert.equal(5, #db:jobs { queue = name, state = "ready" })
       assert.equal("no such jobs\n", ok { "retry", "--queue", name })
     end)
+
+    it("take a filter to retry, run, reprioritise and move jobs", function()
+      local name, other = fresh_name(), fresh_name()
+      local q = db:queue(name)
+      for i = 1, 3 do
+        q:push("a", i)
+        q:claim():discard(("disk %d is full"):format(i))
+      end
+      assert.equal("3 jobs retried\n", ok { "retry", "--error", "disk # is full", "--queue", name, "--rate", "1000",
+        "--since", "1h", "--state", "dead", "--yes" })
+      fails(2, { "move", other, "--queue", name }, "3 jobs would be moved; add --yes to do it")
+      assert.equal("3 jobs moved\n", ok { "move", other, "--queue", name, "--yes" })
+      assert.equal("3 jobs with priority 7\n", ok { "reprioritise", "7", "--queue", other, "--yes" })
+      local id = db:jobs({ queue = other })[1].id
+      assert.equal(id .. " with priority 8\n", ok { "reprioritise", tostring(id), "8" })
+      assert.equal(8, db:job(id).priority)
+      q:push("later", 1, { delay = 60 })
+      fails(2, { "run-now", "--queue", name }, "1 job would be made ready; add --yes")
+      assert.equal("1 job made ready\n", ok { "run-now", "--name", "later", "--queue", name, "--yes" })
+      fails(2, { "move", other }, "move wants a filter")
+      fails(2, { "run-now" }, "give either job ids or a filter")
+      fails(2, { "retry", "7", "--queue", name }, "give either job ids or a filter")
+      fails(2, { "retry", "--queue", name, "--rate", "fast" }, "'fast' is not a number")
+      fails(2, { "retry", "--since", "yesterday" }, "--since must be an instant")
+      local keyed = db:queue(fresh_name())
+      db:cancel(keyed:push("a", 1, { unique = "k" }))
+      keyed:push("a", 1, { unique = "k" })
+      fails(1, { "retry", "--queue", keyed.name, "--state", "cancelled", "--yes" },
+        "1 job as before: another live job has the unique key")
+    end)
   end)
 
   describe("status, pause and resume", function()

@@ -547,7 +547,7 @@ describe("the plan of", function()
   end
 
   it("admin_tree_ready_at reads a lane once", function()
-    local plan = explain(plans.question "admin_tree_ready_at", 1, 100, "[1,2]")
+    local plan = explain(plans.question "admin_tree_ready_at", 1, 100, 0, math.maxinteger, "[1,2]")
     assert.equal("PRIMARY range", plan.r.key .. " " .. plan.r.type)
     assert.is_nil(plan.r.Extra:find "join buffer")
   end)
@@ -623,6 +623,39 @@ describe("the plan of", function()
       assert.same({ "PRIMARY", "ref" }, { plan.a.key, plan.a.type })
     end)
   end
+
+  for _, given in ipairs { true, false } do
+    local with = given and " with a filter" or ""
+
+    it("filter_live, filter_ended and the verbs on many read jobs one key at a time" .. with, function()
+      local null = nightshift.null
+      for name, before in pairs { filter_live = { "[100,101]", null, null }, filter_ended = { "[100,101]", null, null },
+        admin_many_past = { "[100,101]", null, null }, admin_many_move = { "[100,101]", 1, 1, null, null } } do
+        local plan = explain(plans.question(name), table.unpack(filtered(before, given, {})))
+        local row = plan.j or plan.f
+        assert.same({ "PRIMARY", "eq_ref" }, { row.key, row.type }, name)
+      end
+    end)
+  end
+
+  it("the walks of a filter each read a range of a key, in its order", function()
+    local last = math.maxinteger
+    for name, found in pairs {
+      filter_children = { "nightshift_child", "PRIMARY", { parent, 0, 0, 0, 10 }, true },
+      filter_jobs = { "nightshift_job", "PRIMARY", { 0, last, 10 } },
+      filter_outcome = { "nightshift_finished", "outcome", { "done", 0, 0, 0, last, 10 }, true },
+      filter_ready = { "nightshift_ready", "PRIMARY", { 1, 155, 0, 0, 0, last, 10 } },
+      filter_scheduled = { "nightshift_scheduled", "PRIMARY", { 0, 0, 0, last, 10 } },
+    } do
+      local row = explain(plans.question(name), table.unpack(found[3]))[found[1]]
+      assert.same({ name, found[2] }, { name, row.key })
+      assert.is_true(row.type == "range" or row.type == "ref", name .. ": " .. row.type)
+      assert.is_nil(row.Extra:find "filesort", name)
+      if found[4] then assert.is_truthy(row.Extra:find "Using index", name) end
+    end
+    local lanes = explain(plans.question "filter_lanes").nightshift_ready
+    assert.is_truthy(lanes.Extra:find "Using index for group%-by", lanes.Extra)
+  end)
 
   it("where a listing of one outcome goes on is read from an index alone", function()
     local plan = explain(plans.question "report_jobs_ended_from", "done", 1, math.maxinteger,

@@ -125,6 +125,15 @@ local function kin(h)
   return id
 end
 
+-- A verb on the jobs of a filter: one job here.
+local function on_many(verb, arrange)
+  return { arrange = arrange, run = function(h, id)
+    local null = core.null
+    return h:many(verb, { id }, 1, "why", 0, 0, null, { null, null, "n", "n", null, null, null, null, null, null, null,
+      null, null })
+  end }
+end
+
 -- A verb on those.
 local function on_tree(verb, n, text, arrange)
   return {
@@ -613,6 +622,13 @@ local calls = {
   ["tree, priority"] = on_tree("priority", 7),
   ["tree, run_now"] = on_tree "run_now",
   ["tree, deadline"] = on_tree("deadline", 1000000),
+  many = on_many("cancel", push),
+  ["many, move"] = on_many("move", function(h) return push(h, { unique = "key" }) end),
+  ["many, retry"] = on_many("retry", function(h)
+    local id = push(h, { unique = "key" })
+    assert(h:cancel(id))
+    return id
+  end),
   ["tree, retry"] = on_tree("retry", 0, nil, function(h, id) assert(h:tree("cancel", id)) end),
 
   slot_acquire = takes(3),

@@ -152,9 +152,16 @@ describe("injection:", function()
         for _, row in ipairs(assert(handle:jobs { queue = text, name = text, limit = 100 })) do
           assert.same({ text, text }, { row.queue, row.name })
         end
-        assert.same({}, (assert(handle:jobs { queue = text, error = text })))
+        for _, row in ipairs(assert(handle:jobs { queue = text, error = text })) do
+          assert.is_true(row.error == text or row.error == nil, row.error)
+        end
+        assert.same({ found = 1, changed = 1, refused = 0 },
+          assert(handle:reprioritise({ queue = text, name = text }, 90)))
+        for _, verb in ipairs { "cancel", "run_now" } do
+          assert.equal(0, assert(handle[verb](handle, { error = text })).found, verb)
+        end
         assert(handle:cancel(id, { reason = text }))
-        assert(handle:retry(id))
+        assert.equal(1, assert(handle:retry { state = "cancelled", queue = text, error = text }).changed)
         assert(assert(mine:claim()):fail(text))
         assert(handle:run_now(id))
         assert(assert(mine:claim()):ack { text })

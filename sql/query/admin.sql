@@ -77,6 +77,37 @@ SELECT j.queue_id, j.rank, j.run, j.unmet, j.due, j.ukey, {now} AS now, j.paused
   j.max_attempts
 FROM nightshift_job j WHERE j.id = ? FOR UPDATE
 
+-- name: admin_many_move
+-- Params: [id,…], queue twice, outcome or NULL twice, filter. Key: PRIMARY of finished, one row at
+-- a time; locks them, waiting. A row of an adopted table stays with its table.
+UPDATE JSON_TABLE(?, {ids}) v
+STRAIGHT_JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = v.id
+SET f.queue_id = ?
+WHERE f.queue_id <> ? AND (? IS NULL OR f.outcome = ?) AND COALESCE(LEFT(f.ukey, 4) <> 'row:', TRUE)
+  AND {filter_ended}
+
+-- name: admin_many_past
+-- Params: [id,…], outcome or NULL twice, filter. Key: PRIMARY of finished, one row at a time;
+-- locks them, waiting.
+SELECT STRAIGHT_JOIN f.id, f.queue_id, f.priority, f.run, CRC32(f.name), f.ukey
+FROM JSON_TABLE(?, {ids}) v
+JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = v.id
+WHERE (? IS NULL OR f.outcome = ?) AND {filter_ended}
+FOR UPDATE
+
+-- name: admin_many_retry
+-- Params: [id,…]. Key: PRIMARY of finished, locked by admin_many_past. As admin_retry, of many.
+INSERT INTO nightshift_job
+  (id, queue_id, name, payload, priority, rank, run, max_attempts, max_polls,
+   max_crashes, backoff, timeout, deadline, created, due, parent, root, on_fail,
+   ukey, nonce, decay, after_ids, since, max_phases)
+SELECT STRAIGHT_JOIN f.id, f.queue_id, f.name, f.payload, f.priority, 255 - f.priority, f.run + 1,
+  f.max_attempts, f.max_polls, f.max_crashes, f.backoff, f.timeout,
+  {now} + f.deadline - f.created, {now}, {now}, f.parent, f.root, f.on_fail, f.ukey, f.nonce,
+  f.decay, f.after_ids, (f.run + 1) * 1048576, f.max_phases
+FROM JSON_TABLE(?, {ids}) v
+JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = v.id
+
 -- name: admin_notice
 -- Params: kind, why or NULL, job, run. Key: leases are few. Tells the host that has the claim;
 -- other holders learn it from their next touch.

@@ -64,14 +64,15 @@ WHERE s.run = v.run
 FOR UPDATE
 
 -- name: admin_tree_job
--- Params: [[run,rank,priority,due,unmet,paused,deadline,wish,job],…]. Key: PRIMARY of job,
+-- Params: [[run,rank,priority,due,unmet,paused,deadline,wish,job,queue],…]. Key: PRIMARY of job,
 -- locked by admin_tree_lock. A job that waits for no child any more is not parked.
 UPDATE JSON_TABLE(?, '$[*]' COLUMNS (run INT UNSIGNED PATH '$[0]',
   `rank` TINYINT UNSIGNED PATH '$[1]', priority TINYINT UNSIGNED PATH '$[2]',
   due BIGINT PATH '$[3]', unmet INT UNSIGNED PATH '$[4]', paused BIGINT PATH '$[5]',
-  deadline BIGINT PATH '$[6]', wish BIGINT PATH '$[7]', id BIGINT PATH '$[8]')) v
+  deadline BIGINT PATH '$[6]', wish BIGINT PATH '$[7]', id BIGINT PATH '$[8]',
+  queue_id INT PATH '$[9]')) v
 STRAIGHT_JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id
-SET j.run = v.run, j.rank = v.rank, j.priority = v.priority, j.due = v.due,
+SET j.run = v.run, j.queue_id = v.queue_id, j.rank = v.rank, j.priority = v.priority, j.due = v.due,
   j.unmet = v.unmet, j.paused = v.paused, j.deadline = v.deadline, j.wish = v.wish,
   j.waits = IF(v.unmet = 0 AND j.waits IN ('fail', 'continue'), NULL, j.waits)
 
@@ -113,11 +114,11 @@ FOR UPDATE
 INSERT IGNORE INTO nightshift_pause (id, since) VALUES (?, {now})
 
 -- name: admin_tree_ready_at
--- Params: queue, rank, [id,…]. Key: PRIMARY of ready, one lane, once; the list is a table
--- with a key. No locks.
+-- Params: queue, rank, the first and the last ready_at, [id,…]. Key: PRIMARY of ready, that part
+-- of one lane, once; the list is a table with a key. No locks.
 SELECT r.job_id, r.run, r.ready_at
 FROM nightshift_ready r FORCE INDEX (PRIMARY)
-WHERE r.queue_id = ? AND r.rank = ? AND r.ready_at < {end}
+WHERE r.queue_id = ? AND r.rank = ? AND r.ready_at >= ? AND r.ready_at <= ?
   AND r.job_id IN (SELECT v.id FROM JSON_TABLE(?, {ids}) v)
 
 -- name: admin_tree_resume
@@ -193,6 +194,14 @@ LOCK IN SHARE MODE
 -- Params: [id,…]. Key: PRIMARY of met. As admin_unmet.
 DELETE m FROM JSON_TABLE(?, {ids}) v
 STRAIGHT_JOIN nightshift_met m FORCE INDEX (PRIMARY) ON m.on_id = v.id
+
+-- name: admin_tree_unready
+-- Params: [[queue,rank,ready_at,job],…]. Key: PRIMARY of ready, one row at a time, locked by
+-- admin_tree_hold_ready.
+DELETE r FROM JSON_TABLE(?, '$[*]' COLUMNS (queue_id INT PATH '$[0]',
+  `rank` TINYINT UNSIGNED PATH '$[1]', ready_at BIGINT PATH '$[2]', id BIGINT PATH '$[3]')) v
+STRAIGHT_JOIN nightshift_ready r FORCE INDEX (PRIMARY) ON r.queue_id = v.queue_id
+  AND r.rank = v.rank AND r.ready_at = v.ready_at AND r.job_id = v.id
 
 -- name: admin_tree_unschedule
 -- Params: [[run_at,job],…]. Key: PRIMARY of scheduled. Deletes the rows that exist.

@@ -384,6 +384,35 @@ typedef enum ns_verb {
 ns_status ns_tree_do(ns_db *db, ns_verb verb, int64_t id, int64_t n,
                      ns_bytes text, int64_t *changed, ns_err *err);
 
+/* Verbs on many jobs. */
+typedef enum ns_many_verb {
+  NS_MANY_CANCEL,    /* 'text': the reason; absent: none */
+  NS_MANY_PRIORITY,  /* 'arg' */
+  NS_MANY_RUN_NOW,   /* as NS_TREE_RUN_NOW */
+  NS_MANY_MOVE,      /* 'arg': the queue's id; jobs that run stay */
+  NS_MANY_RETRY,     /* ended jobs run again */
+  NS_MANY_MOVE_ENDED /* ended jobs are of another queue, 'arg' */
+} ns_many_verb;
+
+#define NS_FILTER_MAX 24 /* values of a filter */
+
+typedef struct ns_many {
+  const int64_t *ids; /* ascending, at most 500 */
+  size_t n;
+  int64_t arg;
+  ns_bytes text;
+  int64_t from, to;       /* when all are ready in one lane, the bounds of their ready_at; else 0 */
+  const ns_value *filter; /* values of the marks filter_live or filter_ended, behind a state twice */
+  size_t nfilter;
+} ns_many;
+
+/* One transaction. A job that the filter does not hold for any more stays as it is. '*refused'
+** counts jobs that stay because another live job has their unique key (retry, move). After a cut
+** at the commit '*changed' may be too low.
+** Errors: INVALID, GONE, BUSY. */
+ns_status ns_many_do(ns_db *db, ns_many_verb verb, const ns_many *many, int64_t *changed,
+                     int64_t *refused, ns_err *err);
+
 /* How many jobs of a tree are in which state; pruned jobs are not counted. */
 typedef struct ns_progress {
   int64_t done, dead, cancelled, running, waiting, scheduled, ready, total;

@@ -146,6 +146,9 @@ void nsl_setjson(lua_State *L, const char *name, ns_bytes text, bool nulls);
 
 /* The bytes of string argument 'arg', NUL and all. [-0, +0, v] */
 ns_bytes nsl_checkbytes(lua_State *L, int arg);
+
+/* Reads nil, null, a boolean, number or string as a parameter; a text is Lua's. Raises else. */
+void nsl_readparam(lua_State *L, int arg, ns_value *v);
 /* Bytes of an argument; absent for none, nil. [-0, +0, v] */
 ns_bytes nsl_optbytes(lua_State *L, int arg);
 

@@ -184,6 +184,78 @@ static int db_tree(lua_State *L) {
   return 1;
 }
 
+/* ------------------------------------------------------- many jobs at once */
+
+/* A box with the ids of the list at 'arg'. */
+static int64_t *read_ids(lua_State *L, int arg, size_t *n) {
+  int64_t *ids;
+  luaL_checktype(L, arg, LUA_TTABLE);
+  *n = lua_rawlen(L, arg);
+  ids = nsl_box(L, (*n + 1) * sizeof *ids, NULL);
+  for (size_t i = 0; i < *n; i++) {
+    lua_rawgeti(L, arg, (lua_Integer)i + 1);
+    luaL_argcheck(L, lua_isinteger(L, -1), arg, "a list of ids expected");
+    ids[i] = lua_tointeger(L, -1);
+    lua_pop(L, 1);
+  }
+  return ids;
+}
+
+/* A box with the state at 'arg', twice, and the values of the list behind it. The list keeps their
+** texts. */
+static ns_value *read_filter(lua_State *L, int arg, size_t *n) {
+  ns_value *v;
+  luaL_checktype(L, arg + 1, LUA_TTABLE);
+  *n = lua_rawlen(L, arg + 1) + 2;
+  v = nsl_box(L, *n * sizeof *v, NULL);
+  nsl_readparam(L, arg, &v[0]);
+  v[1] = v[0];
+  for (size_t i = 2; i < *n; i++) {
+    lua_rawgeti(L, arg + 1, (lua_Integer)i - 1);
+    nsl_readparam(L, lua_gettop(L), &v[i]);
+    lua_pop(L, 1);
+  }
+  return v;
+}
+
+/***
+Does something to many jobs, in one transaction.
+@function db:many
+@tparam string verb `cancel`, `priority`, `run_now`, `move`, `retry`, `move_ended`
+@tparam {integer,...} ids ascending, at most 500
+@tparam integer arg the priority, or the id of the queue
+@tparam string|nil text why they are cancelled
+@tparam integer from the first ready_at, when all are ready in one lane; else 0
+@tparam integer to the last one
+@tparam string|nil state that they have to have
+@tparam table values of a filter that has to hold
+@treturn[1] integer how many were changed
+@treturn[1] integer how many stay because another live job has their unique key
+@treturn[2] nil
+@treturn[2] string message
+@treturn[2] string code `INVALID`, `GONE`, `BUSY`
+*/
+static int db_many(lua_State *L) {
+  static const char *const names[] = {
+      [NS_MANY_CANCEL] = "cancel", [NS_MANY_PRIORITY] = "priority", [NS_MANY_RUN_NOW] = "run_now",
+      [NS_MANY_MOVE] = "move",     [NS_MANY_RETRY] = "retry",       [NS_MANY_MOVE_ENDED] = "move_ended",
+      NULL};
+  ns_err err;
+  int64_t changed, refused;
+  ns_db *db = nsl_checkdb(L);
+  ns_many_verb verb = (ns_many_verb)luaL_checkoption(L, 2, NULL, names);
+  ns_many m = {.arg = luaL_checkinteger(L, 4), .text = nsl_optbytes(L, 5),
+               .from = luaL_checkinteger(L, 6), .to = luaL_checkinteger(L, 7)};
+  m.ids = read_ids(L, 3, &m.n);
+  m.filter = read_filter(L, 8, &m.nfilter);
+  db = nsl_checkdb(L);
+  if (ns_many_do(db, verb, &m, &changed, &refused, &err) != NS_OK)
+    return nsl_fail(L, &err);
+  lua_pushinteger(L, changed);
+  lua_pushinteger(L, refused);
+  return 2;
+}
+
 /***
 How many of a job and all jobs below it are in which state.
 @function db:progress
@@ -215,6 +287,7 @@ const luaL_Reg nsl_jobverbs[] = {{"cancel", db_cancel},
                                  {"deadline", db_deadline},
                                  {"delete", db_delete},
                                  {"info", db_info},
+                                 {"many", db_many},
                                  {"progress", db_progress},
                                  {"reprioritise", db_reprioritise},
                                  {"retry", db_retry},

@@ -30,7 +30,7 @@ static void free_rows(void *p) {
 
 /* ------------------------------------------------------------- parameters */
 
-static void readparam(lua_State *L, int arg, ns_value *v) {
+void nsl_readparam(lua_State *L, int arg, ns_value *v) {
   switch (lua_type(L, arg)) {
   case LUA_TNIL:
     v->type = NS_NULL;
@@ -65,7 +65,7 @@ static const ns_value *readparams(lua_State *L, int top) {
   size_t n = top > 2 ? (size_t)top - 2 : 0;
   ns_value *v = nsl_box(L, n * sizeof *v, NULL);
   for (size_t i = 0; i < n; i++)
-    readparam(L, (int)i + 3, &v[i]);
+    nsl_readparam(L, (int)i + 3, &v[i]);
   return v;
 }
 

@@ -160,7 +160,7 @@ end
 --- Adds the options of `retry`.
 function adopt.define_retry(command)
   command:option("--table", ABOUT .. "its dead rows; without ids all of them.")
-  command:option("--error", "With --table: only of this error, or kind of errors.")
+  command:option("--error", "Only of this error: the whole text, its first line, or its kind.")
 end
 
 --- Adds the options of `prune`.

@@ -5,6 +5,7 @@ local adopt = require "nightshift.cli.adopt"
 local context = require "nightshift.cli.context"
 local core = require "nightshift.core"
 local filter = require "nightshift.filter"
+local many = require "nightshift.many"
 local options = require "nightshift.options"
 local output = require "nightshift.cli.output"
 local report = require "nightshift.report"
@@ -17,7 +18,6 @@ local commands = jobs.commands
 local STATES = { "scheduled", "ready", "running", "waiting", "done", "dead", "cancelled" }
 local LIVE = { "running", "ready", "scheduled", "waiting" }
 local IDLE = { "scheduled", "ready", "waiting", "done", "dead", "cancelled" }
-local EVERY = 1 << 31 -- a limit that is none
 
 local function define_push(parser)
   local push = parser:command("push", "Push one job and print its id.")
@@ -49,9 +49,19 @@ local function define_conditions(command)
   command:option("--parent", "Only children of this job."):convert(context.id)
 end
 
-local function define_filter(command)
-  command:option("--queue", "Only of this queue.")
-  command:option("--name", "Only of this job name.")
+local function number(text)
+  local n = tonumber(text)
+  if n then return n end
+  return nil, ("'%s' is not a number"):format(text)
+end
+
+--- Options of a verb that takes a filter; `has_error`: that option is there already.
+local function define_filter(command, has_error)
+  define_conditions(command)
+  if not has_error then
+    command:option("--error", "Only of this error: the whole text, its first line, or its kind.")
+  end
+  command:option("--rate", "With a filter: so many jobs a second."):convert(number)
   command:flag("--yes", "Do it; without this a filter, or --tree, only shows the number.")
 end
 
@@ -83,7 +93,7 @@ function jobs.define(parser)
     .. "same payload, which cannot be changed.")
   retry:argument("id", "Job ids."):args("*"):convert(context.id)
   retry:option("--state", "All in this state."):choices { "dead", "cancelled", "done" }
-  define_filter(retry)
+  define_filter(retry, true)
   adopt.define_retry(retry)
   tree.define_flag(retry)
   local cancel = parser:command("cancel", "End live jobs.")
@@ -99,8 +109,19 @@ function jobs.define(parser)
   define_filter(delete)
   tree.define_flag(delete)
   local run_now = parser:command("run-now", "Make scheduled jobs ready now.")
-  run_now:argument("id", "Job ids."):args("+"):convert(context.id)
+  run_now:argument("id", "Job ids."):args("*"):convert(context.id)
+  define_filter(run_now)
   tree.define_flag(run_now)
+  local reprioritise = parser:command("reprioritise", "Give live jobs another priority: a job, or those of a filter.")
+  reprioritise:argument("values", "A job's id, then the priority: 0 to 255, higher first. With a filter the priority "
+    .. "alone."):args("1-2"):convert(context.integer)
+  reprioritise:option("--state", "All in this state."):choices(LIVE)
+  define_filter(reprioritise)
+  tree.define_flag(reprioritise)
+  local move = parser:command("move", "Move the jobs of a filter to another queue; jobs that run stay.")
+  move:argument("to", "Queue name.")
+  move:option("--state", "All in this state."):choices(IDLE)
+  define_filter(move)
   local signal = parser:command("signal", "Send a value to a job that waits for a signal, or will.")
   signal:argument("id", "Job id."):convert(context.id)
   signal:argument("json", 'The value, JSON; "-" reads it from stdin.'):default "null"
@@ -270,23 +291,6 @@ function commands.why(args)
   output.json(fact)
 end
 
---- Ids that match the filter of `args`, in the given states.
-local function matching(db, args, states)
-  local ids = {}
-  for _, state in ipairs(states) do
-    local after
-    repeat
-      local list, more, code = db:jobs {
-        state = state, queue = args.queue, name = args.name, limit = EVERY, after = after,
-      }
-      context.must(list, more, code)
-      for _, row in ipairs(list) do ids[#ids + 1] = row.id end
-      after = more and more.after
-    until not after
-  end
-  return ids
-end
-
 --- The verb on ids named one by one: every failure is told. `more` gives what is said besides of
 -- one that it was done to.
 local function each_id(ids, done, verb, more)
@@ -303,47 +307,54 @@ local function each_id(ids, done, verb, more)
   return exit
 end
 
--- Codes of a job that went on by itself meanwhile.
-local MOVED_ON = { NOT_FOUND = true, STATE = true }
+local NAMES = "--state, --queue, --name, --error, --since, --parent"
 
---- Runs the verb on the jobs that a filter found; jobs that have moved on are not failures.
-local function each_match(ids, done, verb)
-  local count, exit = 0, 0
-  for _, id in ipairs(ids) do
-    local ok, message, code = verb(id)
-    if ok then
-      count = count + 1
-    elseif not MOVED_ON[code] then
-      exit = context.FAILURE
-      context.report_failure(tostring(id), message, code)
-    end
-  end
-  output.line(("%s %s"):format(output.count(count, "job"), done))
-  return exit
+--- The conditions of `args`; nil: there are none.
+local function filter_of(args)
+  local given = conditions(args)
+  return next(given) ~= nil and given or nil
 end
 
-local function on_jobs(args, states, done, make_verb, make_more)
-  local filtered = args.state or args.queue or args.name
-  if (#args.id > 0) == (filtered ~= nil) then
-    context.fail(context.USAGE, "give either job ids or a filter (--state, --queue, --name)")
+--- A verb on the jobs of a filter, once their number has been seen.
+local function on_filter(db, args, name, given, done)
+  given.rate = args.rate
+  local checked = context.must(many.read(name, given))
+  if not args.yes then
+    local n = context.must(many.count(db._handle, name, checked))
+    if n == 0 then return output.line "no such jobs" end
+    context.fail(context.USAGE, "%s would be %s; add --yes to do it", output.count(n, "job"), done)
   end
-  if filtered and args.tree then context.fail(context.USAGE, "--tree wants job ids, not a filter") end
+  local counts = context.must(many.run(db._handle, name, checked))
+  if counts.found == 0 then return output.line "no such jobs" end
+  output.line(("%s %s"):format(output.count(counts.changed, "job"), done))
+  if counts.refused == 0 then return 0 end
+  context.complain("%s as before: another live job has the unique key", output.count(counts.refused, "job"))
+  return context.FAILURE
+end
+
+local function on_jobs(args, name, done, make_verb, make_more)
+  local given = filter_of(args)
+  if (#args.id > 0) == (given ~= nil) then
+    context.fail(context.USAGE, "give either job ids or a filter (%s)", NAMES)
+  end
+  if given and args.tree then context.fail(context.USAGE, "--tree wants job ids, not a filter") end
+  if args.rate and not given then context.fail(context.USAGE, "--rate wants a filter") end
   local db <close> = context.connect(args)
+  if given then
+    given.reason, given.priority = args.reason, args.values and args.values[1]
+    return on_filter(db, args, name, given, done)
+  end
   local verb = make_verb(db)
   if args.tree then return tree.each(db, args.id, done, args.yes, verb) end
-  if not filtered then return each_id(args.id, done, verb, make_more and make_more(db)) end
-  local ids = matching(db, args, args.state and { args.state } or states)
-  if #ids == 0 then return output.line "no such jobs" end
-  if not args.yes then
-    context.fail(context.USAGE, "%s would be %s; add --yes to do it", output.count(#ids, "job"), done)
-  end
-  return each_match(ids, done, verb)
+  return each_id(args.id, done, verb, make_more and make_more(db))
 end
 
 function commands.retry(args)
-  if adopt.wanted(args, { "error" }, { "state", "queue", "name", "tree" }) then return adopt.retry(args) end
+  if adopt.wanted(args, {}, { "state", "queue", "name", "since", "parent", "rate", "tree" }) then
+    return adopt.retry(args)
+  end
   local was_done = {}
-  return on_jobs(args, { "dead" }, "retried", function(db)
+  return on_jobs(args, "retry", "retried", function(db)
     return function(id)
       local before = #args.id > 0 and not args.tree and db:job(id)
       was_done[id] = before and before.state == "done"
@@ -356,7 +367,7 @@ end
 
 function commands.cancel(args)
   if args.reason then context.checked(options.text, args.reason, "--reason") end
-  return on_jobs(args, LIVE, "cancelled", function(db)
+  return on_jobs(args, "cancel", "cancelled", function(db)
     return function(id) return db:cancel(id, { reason = args.reason, tree = args.tree }) end
   end, function(db)
     return function(id)
@@ -369,17 +380,36 @@ function commands.cancel(args)
 end
 
 function commands.delete(args)
-  return on_jobs(args, { "done", "dead", "cancelled" }, "deleted", function(db)
+  return on_jobs(args, "delete", "deleted", function(db)
     return function(id) return db:delete(id, { tree = args.tree }) end
   end)
 end
 
 commands["run-now"] = function(args)
+  args.yes = args.yes or args.tree
+  return on_jobs(args, "run_now", filter_of(args) and "made ready" or args.tree and "ready" or "is ready", function(db)
+    return function(id) return db:run_now(id, { tree = args.tree }) end
+  end)
+end
+
+function commands.reprioritise(args)
+  local priority = args.values[#args.values]
+  context.checked(options.integer(0, 255), priority, "the priority")
+  local first = #args.values == 2 and context.checked(options.integer(1, math.maxinteger), args.values[1], "the id")
+  args.id = { first or nil }
+  args.yes = args.yes or args.tree
+  return on_jobs(args, "reprioritise", ("with priority %d"):format(priority), function(db)
+    return function(id) return db:reprioritise(id, priority, { tree = args.tree }) end
+  end)
+end
+
+function commands.move(args)
+  context.check_name("queue name", args.to, options.MAX_QUEUE)
+  local given = filter_of(args)
+  if not given then context.fail(context.USAGE, "move wants a filter (%s)", NAMES) end
+  given.to = args.to
   local db <close> = context.connect(args)
-  if args.tree then
-    return tree.each(db, args.id, "ready", true, function(id) return db:run_now(id, { tree = true }) end)
-  end
-  return each_id(args.id, "is ready", function(id) return db:run_now(id) end)
+  return on_filter(db, args, "move", given, "moved")
 end
 
 function commands.signal(args)

@@ -18,10 +18,6 @@ end
 
 --- Adds the commands to the parser.
 function tree.define(parser)
-  local reprioritise = parser:command("reprioritise", "Give a live job another priority.")
-  reprioritise:argument("id", "Job id."):convert(context.id)
-  reprioritise:argument("priority", "0 to 255, higher first."):convert(context.integer)
-  tree.define_flag(reprioritise)
   local deadline = parser:command("deadline", "Say until when a live job may be started.")
   deadline:argument("id", "Job id."):convert(context.id)
   deadline:argument("time", 'From now: seconds, a text like "2h", or "never".')
@@ -259,13 +255,6 @@ local function on_one(args, done, verb)
   end
   context.must(verb(db, args.id, opts))
   output.line(("%d %s"):format(args.id, done))
-end
-
-function commands.reprioritise(args)
-  context.checked(options.integer(0, 255), args.priority, "the priority")
-  return on_one(args, ("with priority %d"):format(args.priority), function(db, id, opts)
-    return db:reprioritise(id, args.priority, opts)
-  end)
 end
 
 function commands.deadline(args)

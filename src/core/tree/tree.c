@@ -149,6 +149,7 @@ ns_status ns_tree_walk(ns_db *db, ns_tree *t,
 
 void ns_tree_free(ns_tree *t) {
   drop_nodes(t);
+  free(t->wanted);
   free(t->nodes);
   ns_buf_free(&t->list);
 }
@@ -169,7 +170,8 @@ static bool add_node(ns_tree *t, const ns_value *r) {
                  .lost = r[N_LOST].i, .paused = ns_int_or(&r[N_PAUSED], 0),
                  .deadline = ns_int_or(&r[N_DEADLINE], 0),
                  .wish = r[N_WISH].i, .priority = r[N_PRIORITY].i,
-                 .was_due = r[N_DUE].i, .was_run = r[N_RUN].i, .now = r[N_NOW].i,
+                 .was_due = r[N_DUE].i, .was_run = r[N_RUN].i, .was_queue = r[N_QUEUE].i,
+                 .was_rank = r[N_RANK].i, .now = r[N_NOW].i,
                  .awaits = r[N_AWAITS].i != 0, .waits = r[N_WAITS].i != 0,
                  .kind = r[N_KIND].i};
   if (r[N_UKEY].type != NS_TEXT)
@@ -212,6 +214,45 @@ static ns_status find_holders(ns_db *db, ns_tree *t, ns_err *err) {
   return st;
 }
 
+ns_status ns_tree_ask(ns_db *db, ns_sql sql, ns_value list, const ns_value *more, size_t nmore,
+                      const ns_many *m, ns_err *err) {
+  ns_value params[NS_FILTER_MAX + 4] = {list};
+  if (m->nfilter > NS_FILTER_MAX || nmore > 3)
+    return ns_fail(err, NS_EINVALID, "a filter has at most %d values", NS_FILTER_MAX);
+  for (size_t i = 0; i < nmore; i++)
+    params[1 + i] = more[i];
+  for (size_t i = 0; i < m->nfilter; i++)
+    params[1 + nmore + i] = m->filter[i];
+  return ns_db_run(db, sql, params, err);
+}
+
+/* Leaves the nodes that the filter holds for, now that they are locked. */
+static ns_status keep_wanted(ns_db *db, ns_tree *t, ns_value list, ns_err *err) {
+  const ns_value *row = NULL;
+  size_t n = 0;
+  ns_status st;
+  if (t->wanted == NULL && (t->wanted = malloc(NS_TREE_BATCH * sizeof *t->wanted)) == NULL)
+    return ns_no_memory(err);
+  st = ns_tree_ask(db, NS_SQL_FILTER_LIVE, list, NULL, 0, t->many, err);
+  while (st == NS_OK && n < NS_TREE_BATCH &&
+         (st = ns_db_row(db, NS_SQL_FILTER_LIVE, &row, err)) == NS_OK && row != NULL)
+    t->wanted[n++] = row[0].i;
+  if (st != NS_OK)
+    return st;
+  qsort(t->wanted, n, sizeof *t->wanted, by_id);
+  t->ids = t->wanted;
+  t->nids = n;
+  n = 0;
+  for (size_t i = 0; i < t->nnodes; i++) {
+    if (bsearch(&t->nodes[i].id, t->ids, t->nids, sizeof *t->ids, by_id) != NULL)
+      t->nodes[n++] = t->nodes[i];
+    else
+      free(t->nodes[i].key);
+  }
+  t->nnodes = n;
+  return NS_OK;
+}
+
 ns_status ns_tree_lock(ns_db *db, ns_tree *t, bool held, ns_err *err) {
   const ns_value *row = NULL;
   ns_value param;
@@ -223,13 +264,18 @@ ns_status ns_tree_lock(ns_db *db, ns_tree *t, bool held, ns_err *err) {
          row != NULL)
     if (!add_node(t, row))
       st = ns_no_memory(err);
+  if (st == NS_OK && t->many != NULL && t->nnodes > 0) {
+    if ((st = ns_tree_ids(t, &param, err)) == NS_OK)
+      st = keep_wanted(db, t, param, err);
+  }
   return st == NS_OK && held && t->nnodes > 0 ? find_holders(db, t, err) : st;
 }
 
 /* ------------------------------------------------------------------ writing */
 
 enum { W_RUN, W_RANK, W_PRIORITY, W_DUE, W_UNMET, W_PAUSED, W_DEADLINE, W_WISH,
-       W_ID, W_QUEUE, W_WAS_DUE, W_OFFSET, W_ALONE, W_KIND, W_COUNT };
+       W_ID, W_QUEUE, W_WAS_DUE, W_OFFSET, W_ALONE, W_KIND, W_WAS_QUEUE, W_WAS_RANK, W_READY_AT,
+       W_COUNT };
 
 /* Columns of the nodes that 'picks' picks. */
 typedef struct rows {
@@ -245,6 +291,7 @@ static void rows_add(rows *r, const ns_node *x) {
       [W_DEADLINE] = x->deadline, [W_WISH] = x->wish,
       [W_ID] = x->id, [W_QUEUE] = x->queue_id, [W_WAS_DUE] = x->was_due,
       [W_OFFSET] = (int64_t)r->n, [W_KIND] = x->kind,
+      [W_WAS_QUEUE] = x->was_queue, [W_WAS_RANK] = x->was_rank, [W_READY_AT] = x->ready_at,
       [W_ALONE] = x->lost >= NS_LOST_TOGETHER};
   for (size_t c = 0; c < W_COUNT; c++)
     r->ints[c * r->cap + r->n] = values[c];
@@ -273,6 +320,11 @@ static bool has_changed(const ns_node *x) {
 
 static bool leaves_scheduled(const ns_node *x) {
   return x->moves && x->was_due > x->now;
+}
+
+/* Its row was found and locked. A row that stays is stale, and goes with the claim that meets it. */
+static bool leaves_ready(const ns_node *x) {
+  return x->moves && x->placed && x->ready_at != 0;
 }
 
 static bool goes_later(const ns_node *x) {
@@ -307,8 +359,9 @@ static ns_status run_rows(ns_db *db, ns_sql sql, const rows *r, const int *colum
 
 static ns_status write_rows(ns_db *db, rows *r, const ns_tree *t, ns_err *err) {
   static const int job[] = {W_RUN, W_RANK, W_PRIORITY, W_DUE, W_UNMET, W_PAUSED,
-                            W_DEADLINE, W_WISH, W_ID};
+                            W_DEADLINE, W_WISH, W_ID, W_QUEUE};
   static const int place[] = {W_WAS_DUE, W_ID};
+  static const int lane[] = {W_WAS_QUEUE, W_WAS_RANK, W_READY_AT, W_ID};
   ns_status st;
   pick_rows(r, t, has_changed);
   st = run_rows(db, NS_SQL_ADMIN_TREE_JOB, r, job, sizeof job / sizeof job[0], err);
@@ -316,6 +369,9 @@ static ns_status write_rows(ns_db *db, rows *r, const ns_tree *t, ns_err *err) {
   if (st == NS_OK)
     st = run_rows(db, NS_SQL_ADMIN_TREE_UNSCHEDULE, r, place,
                   sizeof place / sizeof place[0], err);
+  pick_rows(r, t, leaves_ready);
+  if (st == NS_OK)
+    st = run_rows(db, NS_SQL_ADMIN_TREE_UNREADY, r, lane, sizeof lane / sizeof lane[0], err);
   pick_rows(r, t, goes_later);
   if (st == NS_OK)
     st = ns_db_bulk_changing(db, NS_SQL_ADMIN_TREE_SCHEDULED, /* a row that is there may stay so */

@@ -19,7 +19,7 @@ typedef struct ns_node {
                     ** that tree is under way */
   int64_t deadline; /* 0: none */
   int64_t wish;     /* when it would be due without one */
-  int64_t was_due, was_run, now;
+  int64_t was_due, was_run, was_queue, was_rank, now;
   int64_t priority; /* given to it; rank has sunk from it */
   int64_t holder;   /* the holder that runs it; 0: none */
   int64_t ready_at; /* where its row in ready is; 0: not known */
@@ -29,6 +29,7 @@ typedef struct ns_node {
   bool awaits;      /* is, or was last, parked for a signal */
   bool waits;       /* parked until its children have ended */
   bool revoked;     /* a claim of 'was_run', if there is one, is over */
+  bool stays;       /* move: its unique key is another's there, or it is of an adopted table */
   bool suspended;   /* a claim of it stands, and is not to be begun */
   bool changed;
   bool moves;       /* has to get another row in ready or scheduled, or, when it is
@@ -51,6 +52,11 @@ typedef struct ns_tree {
   ns_buf list;      /* scratch */
   bool was_paused;  /* retry: by another verb, before */
   int64_t taken;    /* retry: its unique key is another's; 0: none */
+  /* of a verb on many jobs */
+  const ns_many *many; /* NULL: it is one on a tree */
+  ns_status (*step)(ns_db *db, ns_tx *tx, ns_err *err);
+  int64_t *wanted;     /* the jobs that the filter holds for, which then are 'ids'; owned */
+  int64_t refused;     /* jobs with a unique key that another has */
 } ns_tree;
 
 /* A step on a batch, in its transaction; 'tx->arg' is the tree. */
@@ -98,6 +104,14 @@ void ns_tree_tell(ns_db *db, const char *kind, ns_bytes why, ns_bytes tokens);
 /* Deletes edges on jobs, '[id,…]', that are to run again. Until the end of the transaction the
 ** live jobs at their other ends do not end. */
 ns_status ns_tree_unlink(ns_db *db, ns_value list, ns_err *err);
+
+/* Runs a statement on a list of ids and the values of a filter behind 'more'. Errors: GONE, BUSY,
+** INVALID. */
+ns_status ns_tree_ask(ns_db *db, ns_sql sql, ns_value list, const ns_value *more, size_t nmore,
+                      const ns_many *m, ns_err *err);
+
+/* The step of a verb on many live jobs. */
+ns_tree_step *ns_tree_many_step(ns_many_verb verb);
 
 /* The verb "retry"; 'release' gives back the jobs that the pause of 't->id' holds. */
 ns_status ns_tree_retry(ns_db *db, ns_tree *t, ns_tree_step *release, ns_err *err);

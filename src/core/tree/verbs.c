@@ -19,6 +19,7 @@
 
 #include "db/db.h"
 #include "err.h"
+#include "source/source.h"
 
 /* ---------------------------------------------------- jobs that no claim has */
 
@@ -64,7 +65,10 @@ static ns_status lock_scheduled(ns_db *db, ns_tree *t, ns_err *err) {
 static ns_status look_at_lane(ns_db *db, ns_tree *t, ns_node *like, ns_err *err) {
   const ns_value *row = NULL;
   ns_buf list = NS_BUF_INIT;
-  ns_value params[] = {ns_vint(like->queue_id), ns_vint(like->rank), ns_vnull};
+  bool known = t->many != NULL && t->many->to > 0;
+  ns_value params[] = {ns_vint(like->queue_id), ns_vint(like->rank),
+                       ns_vint(known ? t->many->from : 0),
+                       ns_vint(known ? t->many->to : INT64_MAX - 1), ns_vnull};
   ns_node *x;
   ns_status st;
   for (ns_node *y = like; y < t->nodes + t->nnodes; y++)
@@ -72,7 +76,7 @@ static ns_status look_at_lane(ns_db *db, ns_tree *t, ns_node *like, ns_err *err)
       ns_db_list_add_id(&list, y->id);
       y->seen = true;
     }
-  params[2] = ns_db_list_end(&list);
+  params[4] = ns_db_list_end(&list);
   st = list.oom ? ns_no_memory(err) : ns_db_run(db, NS_SQL_ADMIN_TREE_READY_AT, params, err);
   while (st == NS_OK && (x = next_id(db, t, NS_SQL_ADMIN_TREE_READY_AT, &row, &st, err)) != NULL)
     if (row[1].i == x->was_run)
@@ -180,6 +184,14 @@ static void limit_one(const ns_tree *t, ns_node *x) {
   move_node(x);
 }
 
+/* Jobs that run, or are about to, stay: their claims name the queue. */
+static void move_one(const ns_tree *t, ns_node *x) {
+  if (x->queue_id == t->n || x->holder != 0 || x->stays)
+    return;
+  x->queue_id = t->n;
+  move_node(x);
+}
+
 typedef void (*small)(const ns_tree *t, ns_node *x);
 
 /* Would it get another row, if no claim is taking it? */
@@ -187,6 +199,30 @@ static bool would_move(const ns_tree *t, small verb, const ns_node *x) {
   ns_node then = *x;
   verb(t, &then);
   return is_free(x) && then.moves;
+}
+
+/* move: takes the jobs' unique keys in their new queue, and frees the old ones. */
+static ns_status move_keys(ns_db *db, ns_tree *t, ns_err *err) {
+  ns_status st = NS_OK;
+  for (size_t i = 0; st == NS_OK && i < t->nnodes; i++) {
+    ns_node *x = &t->nodes[i];
+    ns_value key = ns_vtext(((ns_bytes){x->key, x->keylen}));
+    ns_origin row;
+    if (x->key == NULL || x->queue_id == t->n || x->holder != 0)
+      continue;
+    if ((x->stays = ns_source_origin(key.s, &row)))
+      continue;
+    st = ns_db_run(db, NS_SQL_PUSH_UNIQUE, (ns_value[]){ns_vint(t->n), key, ns_vint(x->id)}, err);
+    if (st == NS_EDUPLICATE) {
+      x->stays = true;
+      t->refused++;
+      ns_err_clear(err);
+      st = NS_OK;
+    } else if (st == NS_OK)
+      st = ns_db_run(db, NS_SQL_SETTLE_UNIQUE,
+                     (ns_value[]){ns_vint(x->queue_id), key, ns_vint(x->id)}, err);
+  }
+  return st;
 }
 
 static ns_status step_small(ns_db *db, ns_tree *t, small verb, ns_err *err) {
@@ -197,6 +233,8 @@ static ns_status step_small(ns_db *db, ns_tree *t, small verb, ns_err *err) {
     t->nodes[i].asks = would_move(t, verb, &t->nodes[i]);
   if (st == NS_OK)
     st = find_unclaimed(db, t, err);
+  if (st == NS_OK && verb == move_one)
+    st = move_keys(db, t, err);
   for (size_t i = 0; st == NS_OK && i < t->nnodes; i++) {
     verb(t, &t->nodes[i]);
     changed += t->nodes[i].changed;
@@ -219,6 +257,7 @@ static ns_status step_small(ns_db *db, ns_tree *t, small verb, ns_err *err) {
 STEP(step_rank, rank_one)
 STEP(step_now, run_one_now)
 STEP(step_limit, limit_one)
+STEP(step_move, move_one)
 
 /* Gives back the jobs that the pause of the tree's id holds. */
 static ns_status step_release(ns_db *db, ns_tx *tx, ns_err *err) {
@@ -298,8 +337,8 @@ static ns_status end_nodes(ns_db *db, ns_tree *t, ns_err *err) {
   for (size_t i = 0; ends != NULL && i < t->nnodes; i++)
     ends[i] = (ns_end){.id = t->nodes[i].id, .queue_id = t->nodes[i].queue_id,
                        .outcome = "cancelled", .reason = "cancelled",
-                       .said = t->nodes[i].id == t->id ? t->text
-                                                       : ns_buf_bytes(&why),
+                       .said = t->many != NULL || t->nodes[i].id == t->id ? t->text
+                                                                          : ns_buf_bytes(&why),
                        .attempts = -1, .polls = -1, .crashes = -1,
                        .unique = {t->nodes[i].key, t->nodes[i].keylen}};
   st = ends != NULL && !why.oom ? ns_finish(db, ends, t->nnodes, err)
@@ -362,6 +401,14 @@ static ns_status refuse_resume(const ns_tree *t, int64_t paused, ns_err *err) {
 static ns_status (*const steps[])(ns_db *, ns_tx *, ns_err *) = {
     [NS_TREE_CANCEL] = step_cancel, [NS_TREE_PAUSE] = step_pause, [NS_TREE_RESUME] = step_release,
     [NS_TREE_PRIORITY] = step_rank, [NS_TREE_RUN_NOW] = step_now, [NS_TREE_DEADLINE] = step_limit};
+
+ns_tree_step *ns_tree_many_step(ns_many_verb verb) {
+  static ns_tree_step *const many[] = {
+      [NS_MANY_CANCEL] = step_cancel, [NS_MANY_PRIORITY] = step_rank,
+      [NS_MANY_RUN_NOW] = step_now,   [NS_MANY_MOVE] = step_move,
+      [NS_MANY_RETRY] = NULL,         [NS_MANY_MOVE_ENDED] = NULL};
+  return many[verb];
+}
 
 static ns_status run_verb(ns_db *db, ns_tree *t, ns_verb verb, ns_err *err) {
   int64_t paused = 0;

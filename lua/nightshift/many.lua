@@ -1,0 +1,299 @@
+--- Verbs on all jobs of a filter.
+--
+-- A walk goes through the one key that leads to the jobs, in its order, PAGE rows at a time. It
+-- asks which of them the filter holds for, without locks. These are changed some hundred at a time.
+-- Each batch is a transaction, which asks the filter again under its locks. So workers go on between
+-- two batches, and a verb that was cut off is said again.
+--
+-- Invariant: a walk ends. It goes forward, and up to where its key ended when it began: jobs that
+-- come back behind it, dead again say, are left alone.
+
+local core = require "nightshift.core"
+local filter = require "nightshift.filter"
+local options = require "nightshift.options"
+
+local raise = options.raise
+
+local many = {}
+
+local PAGE <const> = 10000 -- rows of a key that are read at once
+local BATCH <const> = 500 -- jobs of one transaction; the core takes no more
+local AHEAD <const> = 12000 -- µs; a push has 10,000 jobs at most
+local SLICES <const> = 5 -- batches a second, when there is a rate
+
+local LIVE <const> = { "scheduled", "waiting", "running", "ready" }
+local ANY_LIVE <const> = { false } -- one walk, whatever the state is
+local WAITING <const> = { "scheduled", "waiting", "ready" }
+
+local function rate(value, what)
+  if type(value) ~= "number" then raise("%s must be a number of jobs a second, got %s", what, type(value)) end
+  if value > 0 and value < math.huge then return value end
+  return nil, ("%s must be above 0 jobs a second, got %s"):format(what, value)
+end
+
+local function queue(value, what)
+  if type(value) ~= "string" then raise("%s must be a string, got %s", what, type(value)) end
+  local ok, message = options.name(what, value, options.MAX_QUEUE)
+  if not ok then return nil, message end
+  return value
+end
+
+local function states(...)
+  local set = {}
+  for _, state in ipairs { ... } do set[state] = true end
+  return set
+end
+
+local LIVE_SET <const> = states(table.unpack(LIVE))
+local IDLE <const> = states("scheduled", "waiting", "ready", "done", "dead", "cancelled")
+
+--- Each verb: the states that it is for; the walks when none is given; what it takes besides.
+-- `single`: it is done to one job after the other.
+local VERBS <const> = {
+  cancel = { states = LIVE_SET, all = ANY_LIVE, more = { reason = options.text } },
+  retry = { states = filter.ENDED, all = { "dead" }, more = {} },
+  run_now = { states = states "scheduled", all = { "scheduled" }, more = {} },
+  reprioritise = { states = LIVE_SET, all = LIVE, more = { priority = options.integer(0, 255) }, core = "priority",
+    needs = "priority" },
+  delete = { states = IDLE, all = { "done", "dead", "cancelled" }, more = {}, single = true },
+  move = { states = IDLE, all = WAITING, more = { to = queue }, needs = "to" },
+}
+
+-- --------------------------------------------------------------------- walks
+
+--- Raises what ends a walk; `run` below catches it.
+local function must(value, message, code)
+  if value == nil then error({ message = message, code = code }, 0) end
+  return value
+end
+
+--- The state of a verb on its way.
+---@class nightshift.Many
+---@field handle userdata core handle
+---@field given table checked conditions
+---@field wanted table the bound filter
+---@field each fun(state: string|false, rows: table[], in_lane: boolean) gets jobs of the filter
+---@field last {id: integer, run_at: integer, now: integer} where walks end
+
+--- Those of some jobs that the filter holds for.
+local function asked(handle, state, wanted, ids)
+  local s, kind = state or core.null, filter.ENDED[state] and "ended" or "live"
+  return must(filter.call(handle, "filter_" .. kind, "[" .. table.concat(ids, ",") .. "]", s, s, wanted))
+end
+
+--- The rows that the filter holds for, in their order.
+local function matching(m, state, rows)
+  if #rows == 0 or filter.ENDED[state] and not filter.restricts(m.given) then return rows end
+  local ids, found, kept = {}, {}, {}
+  for i, row in ipairs(rows) do ids[i] = row.id end
+  for _, row in ipairs(asked(m.handle, state, m.wanted, ids)) do found[row.id] = true end
+  for _, row in ipairs(rows) do
+    if found[row.id] then kept[#kept + 1] = row end
+  end
+  return kept
+end
+
+--- Goes through a key page by page. `cursor(row)` gives the values to begin behind it.
+local function through(m, state, statement, before, from, cursor, after, in_lane)
+  local place = from
+  repeat
+    local params = table.move(before, 1, #before, 1, {})
+    table.move(place, 1, #place, #params + 1, params)
+    table.move(after, 1, #after, #params + 1, params)
+    params[#params + 1] = PAGE
+    local rows = must(filter.call(m.handle, statement, table.unpack(params)))
+    if #rows > 0 then
+      place = cursor(rows[#rows])
+      m.each(state, matching(m, state, rows), in_lane)
+    end
+  until #rows < PAGE
+end
+
+local function by(key)
+  return function(row) return { row[key], row[key], row.id } end
+end
+
+local function through_scheduled(m, state, last)
+  through(m, state, "filter_scheduled", {}, { 0, 0, 0 }, by "run_at", { last })
+end
+
+local walks = {}
+
+function walks.scheduled(m, state) through_scheduled(m, state, m.last.run_at) end
+
+-- First what is due and not yet moved into ready, for that is moved there meanwhile. A push of
+-- many gives each job a place some µs behind the one before, so a place may lie ahead. What the
+-- verb puts into ready has a later one.
+function walks.ready(m, state)
+  local last = must(m.handle:now()) + AHEAD
+  core.sleep(AHEAD / 1000000)
+  through_scheduled(m, state, last)
+  for _, lane in ipairs(must(filter.call(m.handle, "filter_lanes"))) do
+    if m.wanted.queue == core.null or lane.queue_id == m.wanted.queue then
+      through(m, state, "filter_ready", { lane.queue_id, lane.rank }, { 0, 0, 0 }, by "ready_at", { last }, true)
+    end
+  end
+end
+
+function walks.running(m, state)
+  local rows = must(filter.call(m.handle, "filter_running"))
+  for first = 1, #rows, PAGE do
+    m.each(state, matching(m, state, table.move(rows, first, math.min(first + PAGE - 1, #rows), 1, {})))
+  end
+end
+
+local function through_jobs(m, state)
+  through(m, state, "filter_jobs", {}, { 0 }, function(row) return { row.id } end, { m.last.id })
+end
+
+walks.waiting = through_jobs
+
+local function through_outcome(m, state)
+  through(m, state, "filter_outcome", { state }, { m.wanted.since, m.wanted.since, 0 }, by "finished_at",
+    { m.last.now })
+end
+
+for outcome in pairs(filter.ENDED) do walks[outcome] = through_outcome end
+
+local function through_children(m, state)
+  through(m, state, "filter_children", { m.given.parent }, { 0, 0, 0 }, by "seq", {})
+end
+
+--- Gives all jobs of the filter to m.each.
+local function walk(m, verb)
+  m.last = must(m.handle:execute "@filter_last")[1]
+  for _, state in ipairs(m.given.state and { m.given.state } or verb.all) do
+    if m.given.parent then through_children(m, state) else (walks[state] or through_jobs)(m, state or nil) end
+  end
+end
+
+-- ---------------------------------------------------------------------- verbs
+
+--- Reads the options of a verb on a filter.
+---@param name string
+---@param given table
+---@return table? checked
+---@return string? message
+---@return string? code
+function many.read(name, given)
+  local verb = VERBS[name]
+  local checks = filter.with(verb.more)
+  checks.rate = rate
+  local checked, message, code = options.read(name, given, checks)
+  if not checked then return nil, message, code end
+  if not checked.state and not filter.restricts(checked) then
+    raise("%s wants a job's id, or a filter with at least one of state, queue, name, error, since, parent", name)
+  end
+  if verb.needs and not checked[verb.needs] then raise("%s: %s is missing", name, verb.needs) end
+  if checked.state and not verb.states[checked.state] then
+    return nil, ("%s: no job that is %s can be meant"):format(name, checked.state), "INVALID"
+  end
+  return checked
+end
+
+--- Runs `fn` with the state of a walk; a failure on the way becomes nil, message and code.
+local function run(handle, name, given, wanted, each)
+  local ok, trouble = pcall(walk, { handle = handle, given = given, wanted = wanted, each = each }, VERBS[name])
+  if ok then return true end
+  if type(trouble) ~= "table" or not trouble.message then error(trouble, 0) end
+  return nil, trouble.message, trouble.code
+end
+
+--- How many jobs the filter holds for.
+---@param handle userdata core handle
+---@param name string of the verb
+---@param given table checked by `read`
+---@return integer|nil
+---@return string? message
+---@return string? code
+function many.count(handle, name, given)
+  local n = 0
+  local wanted, message, code = filter.bind(handle, given)
+  if not wanted then return wanted == false and 0 or nil, message, code end
+  local ok
+  ok, message, code = run(handle, name, given, wanted, function(_, rows) n = n + #rows end)
+  if not ok then return nil, message, code end
+  return n
+end
+
+--- Waits until so many jobs are within the rate.
+local function keep_pace(began, found, pace)
+  local wait = began + found / pace - core.clock()
+  if wait > 0 then core.sleep(wait) end
+end
+
+--- The ids of a batch in their order, as locks are taken; and its stretch of a lane.
+local function batch_of(rows, first, last)
+  local ids = {}
+  for i = first, last do ids[#ids + 1] = rows[i].id end
+  table.sort(ids)
+  return ids, rows[first].ready_at, rows[last].ready_at
+end
+
+--- The core's verb and its number.
+local function verb_of(handle, name, given)
+  if not given.to then return VERBS[name].core or name, given.priority or 0 end
+  local id, message, code = handle:queue_id(given.to, true)
+  if not id then return nil, message, code end
+  return filter.ENDED[given.state] and "move_ended" or name, id
+end
+
+-- Codes of a job that went on by itself meanwhile.
+local MOVED_ON <const> = { NOT_FOUND = true, STATE = true }
+
+--- A verb on one job after the other: how many were changed.
+local function one_by_one(handle, name, state, wanted, ids)
+  local changed = 0
+  for _, row in ipairs(asked(handle, state, wanted, ids)) do
+    local ok, message, code = handle[name](handle, row.id)
+    if ok then changed = changed + 1 elseif not MOVED_ON[code] then must(nil, message, code) end
+  end
+  return changed, 0
+end
+
+--- Does a verb to all jobs of a filter, batch after batch.
+---@param handle userdata core handle
+---@param name string
+---@param given table checked by `read`
+---@return {found: integer, changed: integer, refused: integer}|nil counts refused: their unique key is another's
+---@return string? message
+---@return string? code
+function many.run(handle, name, given)
+  if handle:in_transaction() then
+    return nil, ("%s: a filter wants transactions of its own; this handle is in one"):format(name), "STATE"
+  end
+  local counts, began = { found = 0, changed = 0, refused = 0 }, core.clock()
+  local wanted, message, code = filter.bind(handle, given)
+  if not wanted then return wanted == false and counts or nil, message, code end
+  local verb, argument
+  verb, argument, code = verb_of(handle, name, given)
+  if not verb then return nil, argument, code end
+  local size = given.rate and math.tointeger(math.max(1, math.min(BATCH, given.rate // SLICES))) or BATCH
+  local function change(state, ids, from, to)
+    if given.rate then keep_pace(began, counts.found, given.rate) end
+    local changed, refused, trouble
+    if VERBS[name].single then
+      changed, refused = one_by_one(handle, name, state, wanted, ids)
+    else
+      changed, refused, trouble = handle:many(verb, ids, argument, given.reason, from, to, state or core.null,
+        wanted)
+    end
+    must(changed, refused, trouble)
+    counts.found = counts.found + #ids
+    counts.changed = counts.changed + changed
+    counts.refused = counts.refused + refused
+  end
+  local ok
+  ok, message, code = run(handle, name, given, wanted, function(state, rows, in_lane)
+    state = (given.state or filter.ENDED[state]) and state -- a live job may go from one state to another meanwhile
+    for first = 1, #rows, size do
+      local ids, from, to = batch_of(rows, first, math.min(first + size - 1, #rows))
+      change(state, ids, in_lane and from or 0, in_lane and to or 0)
+    end
+  end)
+  if ok then return counts end
+  if counts.changed > 0 then message = ("%s; %d jobs were changed before"):format(message, counts.changed) end
+  return nil, message, code
+end
+
+return many

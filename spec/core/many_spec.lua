@@ -1,0 +1,274 @@
+-- Verbs on all jobs of a filter: which jobs they are done to, batches, and workers that claim the
+-- same jobs meanwhile.
+
+local crew = require "spec.support.crew"
+local db = require "spec.support.db"
+local filter = require "nightshift.filter"
+local nightshift = require "nightshift"
+
+local handle, q, url, name
+
+with_database(function(...) handle, q, url, name = ... end)
+after_each(crew.clean)
+
+local function counts(found, changed, refused)
+  return { found = found, changed = changed or found, refused = refused or 0 }
+end
+
+local function state(id) return assert(handle:job(id)).state end
+
+--- Pushes a job for each error and lets it die of that; their ids.
+local function dead(errors, options)
+  local ids = {}
+  for i, text in ipairs(errors) do
+    ids[i] = assert(q:push("job", i, options))
+    assert(assert(q:claim()):discard(text))
+  end
+  return ids
+end
+
+describe("a filter", function()
+  it("retries the dead jobs of an error, of its first line, or of its kind", function()
+    local ids = dead { "disk 1 is full\nat 2", "disk 2 is full", "no route", "disk 1 is full" }
+    assert.same(counts(2), handle:retry { state = "dead", error = "disk 1 is full" })
+    assert.same({ "ready", "dead", "dead", "ready" }, { state(ids[1]), state(ids[2]), state(ids[3]), state(ids[4]) })
+    assert.same(counts(1), handle:retry { error = "disk # is full" })
+    assert.same(counts(0), handle:retry { error = "disk # is full" })
+    assert.same(counts(1), handle:retry { name = "job", queue = "q" })
+    assert.same(counts(0), handle:retry { queue = "no such queue" })
+    local info = handle:job(ids[1])
+    assert.same({ 0, 2 }, { info.attempts, info.run })
+    for _ = 1, 4 do assert(assert(q:claim()):ack()) end
+    assert.is_nil((q:claim()))
+    assert.same(counts(1), handle:retry { state = "done", name = "job", since = handle:job(ids[3]).finished_at })
+  end)
+
+  it("leaves a job whose unique key another has, and counts it", function()
+    local ids = dead({ "a" }, { unique = "k" })
+    local other = assert(q:push("other", 1, { unique = "k", delay = 60 }))
+    dead { "a" }
+    assert.same(counts(2, 1, 1), handle:retry { error = "a" })
+    assert.same({ "dead", "scheduled" }, { state(ids[1]), state(other) })
+  end)
+
+  it("retries jobs that waited for others, with signals and children, as an id does", function()
+    local first = assert(q:push("first", 1))
+    local second = assert(q:push("second", 1, { after = { first }, unique = "s" }))
+    assert(handle:cancel(first))
+    assert.equal("cancelled", state(second))
+    assert.same(counts(2), handle:retry { state = "cancelled", queue = "q" })
+    assert.same({ "ready", "ready" }, { state(first), state(second) })
+    assert.equal("DUPLICATE", select(3, q:push("x", 1, { unique = "s" })))
+    assert.equal("0", db.sql("SELECT COUNT(*) FROM nightshift_edge", name))
+  end)
+
+  it("cancels live jobs wherever they are, and tells the running ones", function()
+    local running = assert(q:push("a", 1, { priority = 200 }))
+    local job = assert(q:claim())
+    local ready = assert(q:push("a", 2))
+    local later = assert(q:push("a", 3, { delay = 60 }))
+    local waiting = assert(q:push("b", 4, { after = { later } }))
+    assert.same(counts(1), handle:cancel { state = "scheduled", name = "a", reason = "not needed" })
+    assert.same({ "not needed", "cancelled" }, { handle:job(later).reason, state(waiting) })
+    assert.same({ "ready", "running" }, { state(ready), state(running) })
+    assert.same(counts(2), handle:cancel { queue = "q" })
+    assert.equal("STALE", select(3, job:ack()))
+    assert.same({ "cancelled", "cancelled" }, { state(ready), state(running) })
+    assert.is_nil((q:claim()))
+  end)
+
+  it("makes scheduled jobs ready, but not jobs that wait for a signal", function()
+    local a, b = assert(q:push("a", 1, { delay = 60 })), assert(q:push("b", 1, { delay = 60 }))
+    local parked = assert(q:push("a", 1))
+    assert(assert(q:claim()):wait { signal = "go", deadline = 60 })
+    assert.same(counts(1), handle:run_now { name = "a" })
+    assert.same({ "ready", "scheduled", "waiting" }, { state(a), state(b), state(parked) })
+    assert.equal(a, assert(q:claim()).id)
+  end)
+
+  it("gives a priority to ready, scheduled, waiting and running jobs", function()
+    assert(q:push("a", 1))
+    local running = assert(q:claim())
+    local later = assert(q:push("a", 2, { delay = 60 }))
+    local waiting = assert(q:push("a", 3, { after = { later } }))
+    local other = assert(q:push("b", 4, { priority = 150 }))
+    local ready = { assert(q:push("a", 5)), assert(q:push("a", 6)) }
+    assert.same(counts(5), handle:reprioritise({ name = "a" }, 200))
+    assert.same(counts(2, 0), handle:reprioritise({ name = "a", state = "ready" }, 200))
+    for _, id in ipairs { running.id, later, waiting, ready[1], ready[2] } do
+      assert.equal(200, handle:job(id).priority)
+    end
+    assert.same({ ready[1], ready[2], other }, { q:claim().id, q:claim().id, q:claim().id })
+    assert.equal("INVALID", select(3, handle:reprioritise({ name = "a" }, 256)))
+  end)
+
+  it("moves jobs that do not run, with their unique keys", function()
+    assert(q:push("a", 1))
+    local running = assert(q:claim())
+    local later = assert(q:push("a", 2, { delay = 60, unique = "k" }))
+    local waiting = assert(q:push("a", 3, { after = { later } }))
+    local ready = assert(q:push("a", 4))
+    local to = assert(handle:queue "to")
+    assert.same(counts(3), handle:move { queue = "q", to = "to" })
+    assert.equal("q", handle:job(running.id).queue)
+    for _, id in ipairs { later, waiting, ready } do assert.equal("to", handle:job(id).queue) end
+    assert.is_nil((q:claim()))
+    assert.equal(ready, assert(to:claim()).id)
+    assert(q:push("a", 5, { unique = "k" }))
+    assert.equal("DUPLICATE", select(3, to:push("a", 6, { unique = "k" })))
+    assert.same(counts(1, 0, 1), handle:move { queue = "q", to = "to" })
+    assert(handle:run_now(later))
+    assert.equal(later, assert(to:claim()).id)
+    assert(running:ack())
+    assert.equal("0", db.sql([[SELECT COUNT(*) FROM nightshift_ready r JOIN nightshift_job j
+      ON j.id = r.job_id AND j.run = r.run WHERE j.queue_id <> r.queue_id]], name))
+  end)
+
+  it("moves ended jobs, and they run again there", function()
+    local ids = dead({ "a", "b" }, { unique = "k" })
+    assert.same(counts(1), handle:move { state = "dead", error = "a", to = "to" })
+    assert.same({ "to", "q" }, { handle:job(ids[1]).queue, handle:job(ids[2]).queue })
+    assert.same(counts(1), handle:retry { state = "dead", queue = "to" })
+    assert.equal(ids[1], assert(handle:queue("to"):claim()).id)
+  end)
+
+  it("deletes jobs that do not run", function()
+    local ids = dead { "a", "b" }
+    local ready = assert(q:push("a", 1))
+    assert.same(counts(1), handle:delete { error = "a" })
+    assert.same(counts(1), handle:delete { state = "ready", queue = "q" })
+    assert.equal("NOT_FOUND", select(3, handle:job(ids[1])))
+    assert.equal("NOT_FOUND", select(3, handle:job(ready)))
+    assert.equal("dead", state(ids[2]))
+  end)
+
+  it("finds children by their parent, of whatever state", function()
+    local top, kids = assert(q:push("top", 1)), {}
+    for i = 1, 3 do kids[i] = assert(q:push("kid", i, { parent = top, delay = 60 })) end
+    assert.same(counts(3), handle:run_now { parent = top })
+    assert.same(counts(3), handle:cancel { parent = top })
+    assert.same(counts(3), handle:retry { parent = top, state = "cancelled" })
+    assert.equal("ready", state(kids[1]))
+  end)
+
+  it("is refused without a condition, with a state that cannot be, in a transaction", function()
+    for _, verb in ipairs { "retry", "cancel", "run_now", "delete" } do
+      assert.error_matches(function() handle[verb](handle, {}) end, verb .. " wants a job's id, or a filter with")
+    end
+    assert.error_matches(function() handle:move { queue = "q" } end, "move: to is missing")
+    assert.error_matches(function() handle:reprioritise { queue = "q" } end, "reprioritise: priority is missing")
+    assert.error_matches(function() handle:cancel({ queue = "q" }, { reason = "x" }) end, "cancel takes a filter")
+    assert.error_matches(function() handle:retry { eror = "x" } end, "unknown option 'eror'; did you mean 'error'")
+    for _, bad in ipairs { { "retry", { state = "ready" } }, { "cancel", { state = "dead" } },
+      { "move", { state = "running", to = "x" } }, { "retry", { queue = "q", rate = 0 } },
+      { "move", { queue = "q", to = "" } }, { "retry", { error = "\xff" } } } do
+      local none, message, code = handle[bad[1]](handle, bad[2])
+      assert.same({ nil, "INVALID" }, { none, code }, message)
+    end
+    assert(handle:transaction(function(tx)
+      tx:try(function() assert.equal("STATE", select(3, handle:cancel { queue = "q" })) end)
+      return true
+    end))
+  end)
+
+  it("is asked again under the locks", function()
+    local core = handle._handle
+    local ids = { assert(q:push("a", 1)), assert(q:push("b", 2)), assert(q:push("a", 3, { delay = 60 })) }
+    local wanted = assert(filter.bind(core, { queue = "q", name = "a" }))
+    assert(handle:pause(ids[2]))
+    assert.same({ 1, 0 }, { core:many("cancel", ids, 0, nil, 0, 0, "ready", wanted) })
+    assert.same({ "cancelled", "waiting", "scheduled" }, { state(ids[1]), state(ids[2]), state(ids[3]) })
+    assert.equal(1, handle:resume(ids[2])) -- its pause is there still
+    assert.same({ 0, 0 }, { core:many("retry", { ids[1] }, 0, nil, 0, 0, "dead", wanted) })
+    assert.equal("cancelled", state(ids[1]))
+  end)
+end)
+
+describe("many jobs of a filter", function()
+  local N = 1203
+
+  local function push_all(options)
+    local items = {}
+    for i = 1, N do items[i] = { "job", i, options } end
+    return assert(q:push_many(items))
+  end
+
+  local function one(sql) return tonumber((db.sql(sql, name))) end
+
+  it("are changed in batches, and a lane is not read anew for each", function()
+    push_all()
+    assert.same(counts(N), handle:reprioritise({ queue = "q" }, 50))
+    assert.same(counts(N), handle:move { queue = "q", to = "to" })
+    assert.equal(N, one [[SELECT COUNT(*) FROM nightshift_ready r JOIN nightshift_job j
+      ON j.id = r.job_id AND j.run = r.run AND j.rank = r.rank AND j.queue_id = r.queue_id]])
+    assert.same(counts(N), handle:cancel { queue = "to" })
+    assert.same(counts(N), handle:retry { state = "cancelled", queue = "to" })
+    assert.equal(N, one "SELECT COUNT(*) FROM nightshift_job")
+    assert.equal(0, one "SELECT COUNT(*) FROM nightshift_finished")
+    local order, last = assert(handle:queue("to"):claim_many(100)), 0
+    for _, job in ipairs(order) do
+      assert.is_true(job.id > last)
+      last = job.id
+    end
+  end)
+
+  it("go at a rate", function()
+    local items = {}
+    for i = 1, 30 do items[i] = { "job", i, { delay = 60 } } end
+    assert(q:push_many(items))
+    local began = nightshift.clock()
+    assert.same(counts(30), handle:run_now { queue = "q", rate = 100 })
+    assert.is_true(nightshift.clock() - began >= 0.1)
+  end)
+
+  -- Dead jobs that are retried and die again at once would be met again and again.
+  it("are met once, though they die again meanwhile", function()
+    dead { "a", "b", "c" }
+    local c = crew.fork(1, function()
+      local own <close> = assert(nightshift.open(url))
+      for _ = 1, 3 do assert(assert(own:queue("q"):claim { wait = 20 }):discard "again") end
+    end)
+    assert.same(counts(3), handle:retry { state = "dead", rate = 20 })
+    c:wait(30)
+    assert.equal(3, one "SELECT COUNT(*) FROM nightshift_finished WHERE error = 'again'")
+  end)
+
+  -- Each job is run once, by a worker that claims it before or after it is moved.
+  it("are run once each beside workers that claim them", function()
+    local ids = push_all()
+    local folder = fixture.dir()
+    local c = crew.fork(4, function(i)
+      local own <close> = assert(nightshift.open(url))
+      local seen <close> = assert(io.open(folder .. "/ids" .. i, "w"))
+      local idle = 0
+      while idle < 10 do
+        local n = 0
+        for _, from in ipairs { "q", "to" } do
+          for _, job in ipairs(assert(own:queue(from):claim_many(7))) do
+            n = n + 1
+            seen:write(job.id, "\n")
+            assert(job:ack())
+          end
+        end
+        idle = n > 0 and 0 or idle + 1
+        if n == 0 then own:queue("to"):claim { wait = 0.05 } end
+      end
+    end)
+    for _, priority in ipairs { 50, 150 } do
+      assert(handle:reprioritise({ name = "job", state = "ready" }, priority))
+      assert(handle:move { queue = "q", to = "to" })
+      assert(handle:move { queue = "to", to = "q" })
+    end
+    c:wait(60)
+    local seen = {}
+    for i = 1, 4 do
+      for line in io.lines(folder .. "/ids" .. i) do
+        assert.is_nil(seen[line], "a job ran twice")
+        seen[line] = true
+      end
+    end
+    for _, id in ipairs(ids) do assert.is_true(seen[tostring(id)], "a job is lost") end
+    assert.same({ N, 0, 0 }, { one "SELECT COUNT(*) FROM nightshift_finished WHERE outcome = 'done'",
+      one "SELECT COUNT(*) FROM nightshift_job", one "SELECT COUNT(*) FROM nightshift_lease" })
+  end)
+end)

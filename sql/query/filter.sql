@@ -1,0 +1,68 @@
+-- The jobs that a verb on many is to be done to (lua/nightshift/many.lua). A walk goes through one
+-- key in its order, a page at a time. Then it asks which jobs of the page the filter holds for.
+-- Nothing here writes and nothing locks: every statement is a plain consistent read. Sorted by
+-- name.
+
+-- name: filter_children
+-- Children of a job. Params: parent, seq twice and id to begin behind, rows. Index: child PRIMARY,
+-- a range, index only.
+SELECT seq, id FROM nightshift_child
+WHERE parent = ? AND seq >= ? AND (seq > ? OR id > ?)
+ORDER BY seq, id LIMIT ?
+
+-- name: filter_ended
+-- Params: [id,…], outcome or NULL twice, filter. Index: finished PRIMARY, one row at a time.
+SELECT STRAIGHT_JOIN f.id FROM JSON_TABLE(?, {ids}) v
+JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = v.id
+WHERE (? IS NULL OR f.outcome = ?) AND {filter_ended}
+
+-- name: filter_jobs
+-- Live jobs. Params: id to begin behind, the last id, rows. Index: job PRIMARY, a range.
+SELECT id FROM nightshift_job WHERE id > ? AND id <= ? ORDER BY id LIMIT ?
+
+-- name: filter_lanes
+-- The lanes that have rows. Index: ready PRIMARY, a row or two of each lane.
+SELECT queue_id, rank FROM (
+  SELECT queue_id, rank, MIN(ready_at) AS first
+  FROM nightshift_ready FORCE INDEX FOR GROUP BY (PRIMARY)
+  GROUP BY queue_id, rank) l
+WHERE l.first < {end}
+
+-- name: filter_last
+-- Up to where walks go: the newest live job, the last scheduled one; and the time. Index: PRIMARY
+-- of job and of scheduled, the last row.
+SELECT COALESCE((SELECT MAX(id) FROM nightshift_job), 0) AS id,
+  COALESCE((SELECT MAX(run_at) FROM nightshift_scheduled), 0) AS run_at, {now} AS now
+
+-- name: filter_live
+-- Params: [id,…], state or NULL twice, filter. Index: job PRIMARY, one row at a time; all leases,
+-- once.
+SELECT STRAIGHT_JOIN j.id FROM JSON_TABLE(?, {ids}) v
+JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id
+LEFT JOIN {claims}
+WHERE (? IS NULL OR {state} = ?) AND {filter_live}
+
+-- name: filter_outcome
+-- Ended jobs of an outcome. Params: outcome, µs twice and id to begin behind, the last µs, rows.
+-- Index: outcome, a range, index only.
+SELECT finished_at, id FROM nightshift_finished FORCE INDEX (outcome)
+WHERE outcome = ? AND finished_at >= ? AND (finished_at > ? OR id > ?) AND finished_at <= ?
+ORDER BY finished_at, id LIMIT ?
+
+-- name: filter_ready
+-- Jobs of a lane. Params: queue, rank, µs twice and job to begin behind, the last µs, rows. Index:
+-- ready PRIMARY, a range.
+SELECT ready_at, job_id AS id FROM nightshift_ready FORCE INDEX (PRIMARY)
+WHERE queue_id = ? AND rank = ? AND ready_at >= ? AND (ready_at > ? OR job_id > ?)
+  AND ready_at <= ?
+ORDER BY ready_at, job_id LIMIT ?
+
+-- name: filter_running
+-- Claimed jobs. Index: all leases, once.
+SELECT DISTINCT t.id FROM nightshift_lease l, JSON_TABLE(l.jobs, {tokens}) t
+
+-- name: filter_scheduled
+-- Params: µs twice and job to begin behind, the last µs, rows. Index: scheduled PRIMARY, a range.
+SELECT run_at, job_id AS id FROM nightshift_scheduled FORCE INDEX (PRIMARY)
+WHERE run_at >= ? AND (run_at > ? OR job_id > ?) AND run_at <= ?
+ORDER BY run_at, job_id LIMIT ?
