@@ -290,6 +290,20 @@ static void report(nsh_frame f) {
   ns_buf_free(&again);
 }
 
+/* The jobs of a batch: no more are read than the frame has. */
+static void bulk(nsh_frame f) {
+  const char *from = f.p;
+  nsh_bulk_order o;
+  ns_job job;
+  if (!nsh_get_bulk(&f, &o))
+    return;
+  FUZZ_CHECK(o.n >= 1 && o.n <= NSH_BULK_MAX);
+  for (size_t i = 0; i < o.n && nsh_get_job(&f, &job); i++) {
+    within(job.name, from, f.end);
+    within(job.payload, from, f.end);
+  }
+}
+
 /* A reader that expects something else than what is there. */
 static void misread(nsh_frame f) {
   const char *from = f.p;
@@ -320,6 +334,7 @@ static int fuzz_ipc(const uint8_t *data, size_t size) {
     FUZZ_CHECK((size_t)n <= size && f.end == p + n);
     order(f);
     report(f);
+    bulk(f);
     misread(f);
     cut(p, (size_t)n - 1);
     p += n;

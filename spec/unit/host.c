@@ -57,6 +57,32 @@ static void order_round_trip(void) {
   ns_buf_free(&b);
 }
 
+/* A batch of 'n' as its frame says, with two jobs. True: it is read to its end. */
+static bool reads_bulk(size_t n) {
+  ns_buf b = NS_BUF_INIT;
+  nsh_order in = sample_order();
+  nsh_bulk_order out = {0};
+  ns_job jobs[2] = {{0}};
+  nsh_frame f;
+  size_t start = nsh_begin_bulk(&b, &(nsh_bulk_order){.seq = 5, .timeout = 6, .n = n});
+  bool ok;
+  nsh_put_job(&b, &in.job);
+  nsh_put_job(&b, &in.job);
+  CHECK(nsh_end(&b, start));
+  CHECK(nsh_next(b.p, b.n, &f) == (int64_t)b.n && f.type == NSH_BULK);
+  ok = nsh_get_bulk(&f, &out) && out.seq == 5 && out.timeout == 6 && out.n == n;
+  for (size_t i = 0; ok && i < n; i++)
+    ok = nsh_get_job(&f, &jobs[i % 2]);
+  ok = ok && nsh_done(&f) && SAME(jobs[1].payload, in.job.payload) && jobs[1].id == INT64_MAX;
+  ns_buf_free(&b);
+  return ok;
+}
+
+static void bulk_round_trip(void) {
+  CHECK(reads_bulk(2));
+  CHECK(!reads_bulk(0) && !reads_bulk(1) && !reads_bulk(3) && !reads_bulk(NSH_BULK_MAX + 1));
+}
+
 static void put_report(ns_buf *b, size_t nchildren) {
   nsh_report r = {.seq = 5, .kind = NS_AGAIN, .micros = 12, .delay = -1,
                   .state = ns_str("{}"), .nchildren = nchildren};
@@ -169,6 +195,7 @@ static void too_large(void) {
 
 static void frames(void) {
   order_round_trip();
+  bulk_round_trip();
   report_round_trip();
   cut_frames();
   bad_heads();
@@ -641,6 +668,35 @@ static void join(nsh_prefetch *b, int64_t from, size_t n) {
     nsh_prefetch_add(b, &(nsh_waiting){&load->jobs.items[i], load, i, NULL});
 }
 
+/* Makes the jobs of a line, from its 'first' on, one batch of the rest. */
+static void make_bulk(nsh_prefetch *b) {
+  nsh_bulk *k = calloc(1, sizeof *k);
+  nsh_waiting w;
+  k->items = calloc(b->n, sizeof *k->items);
+  k->n = b->n;
+  for (size_t i = 0; i < k->n; i++)
+    k->items[i] = b->items[(b->first + i) & (b->cap - 1)];
+  b->n = 0;
+  w = k->items[0];
+  w.bulk = k;
+  nsh_prefetch_add(b, &w);
+}
+
+/* A batch is one place of a line, as long as it has a job. */
+static void line_of_batch(void) {
+  nsh_prefetch b = {NULL, 0, 0, 0};
+  join(&b, 1, 5);
+  make_bulk(&b);
+  CHECK(b.n == 1 && nsh_waiting_jobs(nsh_prefetch_first(&b)) == 5);
+  CHECK(nsh_prefetch_drop(&b, is_odd, NULL) == 0 && b.n == 1);
+  CHECK(nsh_prefetch_first(&b)->job->id == 2 && nsh_waiting_jobs(nsh_prefetch_first(&b)) == 2);
+  nsh_prefetch_pop(&b);
+  join(&b, 7, 1);
+  make_bulk(&b);
+  CHECK(nsh_prefetch_drop(&b, is_odd, NULL) == 1 && b.n == 0);
+  nsh_prefetch_free(&b);
+}
+
 /* However many leave at once, each is looked at once; the rest keep their order. */
 static void lines(void) {
   nsh_prefetch b = {NULL, 0, 0, 0};
@@ -655,6 +711,7 @@ static void lines(void) {
   join(&b, 1, 1);
   CHECK(nsh_prefetch_drop(&b, is_odd, NULL) == 1 && b.n == 0);
   nsh_prefetch_free(&b);
+  line_of_batch();
   puts("lines");
 }
 
