@@ -308,6 +308,33 @@ function Db:why(id) end
 ---@return nightshift.Code? code
 function Db:jobs(filter) end
 
+--- A kind of errors. `error` goes into a filter: `db:retry{error = kind.error}`.
+---@class nightshift.ErrorKind
+---@field error string the first line, with "#" for what differs from job to job
+---@field count integer
+---@field dead integer
+---@field retrying integer jobs that wait for another attempt
+---@field first number instant of the first failure that was looked at
+---@field last number
+---@field id integer a job with it
+---@field queue string of that job
+---@field name string
+
+---@class nightshift.ErrorFilter
+---@field queue string?
+---@field name string?
+---@field since number|string|nil as of a filter: they died, or failed last, since
+---@field limit integer? kinds; default 50
+---@field look integer? jobs that are looked at, dead ones and scheduled ones; default 20,000 of each
+
+--- Kinds of errors of dead jobs, the last ones, and of jobs that wait for another attempt. The most
+--- frequent comes first.
+---@param given nightshift.ErrorFilter?
+---@return nightshift.ErrorKind[]? kinds
+---@return {looked: integer}|string|nil more there are more jobs than were looked at; or the message
+---@return nightshift.Code? code `INVALID`, `GONE`
+function Db:errors(given) end
+
 --- What a verb on all jobs of a filter takes besides the conditions. It goes in transactions of its
 --- own, of 500 jobs at most, and not inside one.
 ---@class nightshift.ManyOptions: nightshift.Filter

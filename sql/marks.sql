@@ -66,7 +66,7 @@ LEFT(REGEXP_REPLACE(LEFT(SUBSTRING_INDEX(COALESCE(p.error, ''), CHAR(10 USING ut
 
 -- mark: ended_error
 -- What an ended job f died of: its last error, or the reason where there is none.
-COALESCE(f.error, f.reason, '')
+COALESCE(NULLIF(f.error, ''), f.reason, '')
 
 -- mark: ended_kind
 -- As source_kind.
@@ -84,12 +84,13 @@ LEFT(REGEXP_REPLACE(LEFT(SUBSTRING_INDEX({live_error}, CHAR(10 USING utf8mb4), 1
 
 -- mark: filter_live
 -- Is live job j among the wanted ones? Params, NULL for any: queue id, name, parent, µs of the
--- oldest push, twice each. Then an error, three times, and a kind of errors, twice. The error of a
--- job is that of its last attempt, as long as failures and crashes count.
+-- oldest push, twice each. Then an error, three times. Then a kind of errors, how that begins,
+-- twice, and the kind again. The error of a job is that of its last attempt, as long as failures
+-- and crashes count.
 (? IS NULL OR j.queue_id = ?) AND (? IS NULL OR j.name = ?) AND (? IS NULL OR j.parent = ?)
   AND (? IS NULL OR j.created >= ?)
   AND (? IS NULL OR (j.attempts + j.crashes > 0 AND (SELECT {live_error} = ?
-      OR SUBSTRING_INDEX({live_error}, CHAR(10 USING utf8mb4), 1) = ? OR (? IS NOT NULL AND {live_kind} = ?)
+      OR SUBSTRING_INDEX({live_error}, CHAR(10 USING utf8mb4), 1) = ? OR (? IS NOT NULL AND LEFT({live_error}, CHAR_LENGTH(?)) = ? AND {live_kind} = ?)
     FROM nightshift_attempt a WHERE a.job_id = j.id ORDER BY a.run DESC LIMIT 1)))
 
 -- mark: filter_ended
@@ -97,7 +98,7 @@ LEFT(REGEXP_REPLACE(LEFT(SUBSTRING_INDEX({live_error}, CHAR(10 USING utf8mb4), 1
 (? IS NULL OR f.queue_id = ?) AND (? IS NULL OR f.name = ?) AND (? IS NULL OR f.parent = ?)
   AND (? IS NULL OR f.finished_at >= ?)
   AND (? IS NULL OR {ended_error} = ?
-    OR SUBSTRING_INDEX({ended_error}, CHAR(10 USING utf8mb4), 1) = ? OR (? IS NOT NULL AND {ended_kind} = ?))
+    OR SUBSTRING_INDEX({ended_error}, CHAR(10 USING utf8mb4), 1) = ? OR (? IS NOT NULL AND LEFT({ended_error}, CHAR_LENGTH(?)) = ? AND {ended_kind} = ?))
 
 -- mark: source_blamed
 -- Is it the error e.error (NULL: any): the whole text, its first line, which people see, or its

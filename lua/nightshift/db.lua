@@ -100,6 +100,18 @@ function methods:jobs(filter)
   return options.values(report.jobs(handle, given))
 end
 
+--- Kinds of errors: of dead jobs, and of jobs that wait for another attempt.
+---@param given {queue: string?, name: string?, since: number|string|nil, limit: integer?, look: integer?}?
+---@return nightshift.ErrorKind[]|nil
+---@return {looked: integer}|string|nil more
+---@return string? code
+function methods:errors(given)
+  local handle = live(self, "errors")
+  local checked, message, code = options.read("errors", given, report.ERRORS)
+  if not checked then return nil, message, code end
+  return options.values(report.errors(handle, checked))
+end
+
 local CANCEL = { reason = options.text, tree = options.typed "boolean" }
 local TREE = { tree = options.typed "boolean" }
 

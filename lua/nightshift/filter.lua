@@ -47,6 +47,9 @@ filter.CONDITIONS = {
   parent = options.integer(1, math.maxinteger),
 }
 
+--- How many values the marks take.
+filter.VALUES = 15
+
 filter.ENDED = { done = true, dead = true, cancelled = true }
 
 --- The checks of a verb's options: the conditions, and more.
@@ -95,8 +98,9 @@ function filter.bind(handle, given)
   end
   local name, parent, error = given.name or null, given.parent or null, given.error or null
   local bound, kind = from or null, given.error and may_be_kind(given.error) and given.error or null
-  return { queue, queue, name, name, parent, parent, bound, bound, error, error, error, kind, kind, n = 13,
-    queue = queue, since = from or 0 }
+  local begin = given.error and given.error:match "^[^#]*" or null
+  return { queue, queue, name, name, parent, parent, bound, bound, error, error, error, kind, begin, begin, kind,
+    n = filter.VALUES, queue = queue, since = from or 0 }
 end
 
 --- Runs a statement; among the parameters a bound filter stands for all of its values.

@@ -215,6 +215,23 @@ describe("queues and jobs:", function()
       assert.equal("no such jobs\n", ok { "retry", "--queue", name })
     end)
 
+    it("count errors by kinds, which a filter takes as they are printed", function()
+      local name = fresh_name()
+      local q = db:queue(name)
+      for i = 1, 3 do
+        q:push("mail.send", i)
+        q:claim():discard(("no route to 'host%d'"):format(i))
+      end
+      local text = ok { "errors", "--queue", name, "--since", "1h" }
+      assert.is_truthy(text:find "^DEAD +RETRYING +FIRST +LAST +ID +QUEUE +NAME +ERROR\n", text)
+      local kind = text:match(" +3 +0 +%S+ ago +%S+ ago +%d+ +" .. name .. " +mail%.send +([^\n]+)\n$")
+      assert.equal("no route to #", kind)
+      assert.equal(3, nightshift.decode(ok { "errors", "--queue", name, "--json" })[1].dead)
+      assert.equal("3 jobs retried\n", ok { "retry", "--queue", name, "--error", kind, "--yes" })
+      assert.equal("no errors\n", ok { "errors", "--queue", name })
+      fails(2, { "errors", "--look", "0" }, "--look must be")
+    end)
+
     it("take a filter to retry, run, reprioritise and move jobs", function()
       local name, other = fresh_name(), fresh_name()
       local q = db:queue(name)

@@ -118,10 +118,25 @@ describe("a filter", function()
     assert.equal("DUPLICATE", select(3, to:push("a", 6, { unique = "k" })))
     assert.same(counts(1, 0, 1), handle:move { queue = "q", to = "to" })
     assert(handle:run_now(later))
-    assert.equal(later, assert(to:claim()).id)
+    local moved = assert(to:claim())
+    assert.equal(later, moved.id)
+    assert(moved:ack())
+    assert.same(counts(1), handle:move { queue = "q", to = "to" }) -- the key is free there
     assert(running:ack())
     assert.equal("0", db.sql([[SELECT COUNT(*) FROM nightshift_ready r JOIN nightshift_job j
       ON j.id = r.job_id AND j.run = r.run WHERE j.queue_id <> r.queue_id]], name))
+  end)
+
+  it("moves a unique key with its period", function()
+    local to = assert(handle:queue "to")
+    local old = assert(q:push("a", 1, { unique = { key = "k", period = "10m" } }))
+    assert.same(counts(1), handle:move { queue = "q", to = "to" })
+    assert(assert(to:claim()):ack())
+    assert.equal("DUPLICATE", select(3, to:push("a", 2, { unique = "k" })))
+    assert(q:push("a", 3, { unique = "k", delay = 60 }))
+    assert.same(counts(1, 0, 1), handle:move { queue = "q", to = "to" })
+    assert.same(counts(1), handle:retry { state = "done", queue = "to" })
+    assert.equal(old, assert(to:claim()).id)
   end)
 
   it("moves ended jobs, and they run again there", function()
@@ -231,6 +246,39 @@ describe("many jobs of a filter", function()
     assert.same(counts(3), handle:retry { state = "dead", rate = 20 })
     c:wait(30)
     assert.equal(3, one "SELECT COUNT(*) FROM nightshift_finished WHERE error = 'again'")
+  end)
+
+  it("are all changed or as before, when the program is killed in between", function()
+    local N_DEAD = 60
+    local errors = {}
+    for i = 1, N_DEAD do errors[i] = "disk " .. i end
+    dead(errors)
+    local c = crew.fork(1, function()
+      local own <close> = assert(nightshift.open(url))
+      own:retry { error = "disk #", rate = 100 }
+    end)
+    eventually(function() return one "SELECT COUNT(*) FROM nightshift_job" > 0 end)
+    c:kill(1)
+    local live, ended = one "SELECT COUNT(*) FROM nightshift_job", one "SELECT COUNT(*) FROM nightshift_finished"
+    assert.same({ N_DEAD, true }, { live + ended, ended > 0 })
+    assert.equal(live, one "SELECT COUNT(*) FROM nightshift_ready r JOIN nightshift_job j ON j.id = r.job_id")
+    assert.same(counts(ended), handle:retry { error = "disk #" })
+    assert.equal(N_DEAD, #assert(q:claim_many(100)))
+  end)
+
+  it("are changed once by 20 programs that say the same at one moment", function()
+    local errors = {}
+    for i = 1, 200 do errors[i] = "disk " .. i end
+    dead(errors)
+    db.sql("CREATE TABLE told (found INT, changed INT)", name)
+    local c = crew.fork(20, function()
+      local own <close> = eventually(function() return nightshift.open(url) end)
+      local told = assert(own:retry { error = "disk #", queue = "q" })
+      assert(own:execute("INSERT INTO told VALUES (?, ?)", told.found, told.changed))
+    end)
+    c:wait(60)
+    assert.same({ 20, 200 }, { one "SELECT COUNT(*) FROM told", one "SELECT SUM(changed) FROM told" })
+    assert.equal(200, one "SELECT COUNT(*) FROM nightshift_ready WHERE job_id > 0")
   end)
 
   -- Each job is run once, by a worker that claims it before or after it is moved.

@@ -3,6 +3,7 @@
 
 local core = require "nightshift.core"
 local db = require "spec.support.db"
+local filter = require "nightshift.filter"
 local nightshift = require "nightshift"
 local plans = require "nightshift.doctor.plans"
 local proc = require "spec.support.proc"
@@ -569,7 +570,9 @@ describe("the plan of", function()
   -- The values of a filter, all absent or all given; see filter.lua.
   local function filtered(before, given, after)
     local params = table.move(before, 1, #before, 1, {})
-    for i = 1, 13 do params[#params + 1] = given and (i > 8 and "an error" or i > 4 and 100 or 1) or nightshift.null end
+    for i = 1, filter.VALUES do
+      params[#params + 1] = given and (i > 8 and "an error" or i > 4 and 100 or 1) or nightshift.null
+    end
     return table.move(after, 1, #after, #params + 1, params)
   end
 
@@ -637,6 +640,18 @@ describe("the plan of", function()
       end
     end)
   end
+
+  it("kinds of errors are read from a part of a key, and jobs one by one", function()
+    local null = nightshift.null
+    local plan = explain(plans.question "report_errors_dead", 1, 20, null, null, null, null)
+    assert.same({ "outcome", "range" }, { plan.nightshift_finished.key, plan.nightshift_finished.type })
+    assert.same({ "PRIMARY", "eq_ref" }, { plan.f.key, plan.f.type })
+    plan = explain(plans.question "report_errors_scheduled", 20, null, null, null, null, 0)
+    assert.equal("PRIMARY", plan.nightshift_scheduled.key)
+    assert.same({ "eq_ref", "eq_ref" }, { plan.j.type, plan.a.type })
+    plan = explain(plans.question "report_errors_jobs", "[1,2]", "[1,2]")
+    assert.same({ "eq_ref", "eq_ref" }, { plan.f.type, plan.j.type })
+  end)
 
   it("the walks of a filter each read a range of a key, in its order", function()
     local last = math.maxinteger

@@ -395,6 +395,73 @@ describe("states:", function()
     end)
   end)
 
+  describe("errors", function()
+    local function kinds(given)
+      local list, more = assert(db:errors(given))
+      local found = {}
+      for i, kind in ipairs(list) do
+        found[i] = { kind.error, kind.count, kind.dead, kind.retrying, kind.id, kind.queue, kind.name }
+      end
+      return found, list, more
+    end
+
+    it("are counted by their kinds, of dead jobs and of those that are tried again", function()
+      local q, ids = fresh_queue(), {}
+      for i, text in ipairs { "disk 1 is full\nat 7", "no route to 'a'", "disk 2 is full", "no route to 'b'" } do
+        ids[i] = q:push("job" .. i, i, { max_attempts = i == 4 and 2 or 1, backoff = 60 })
+        q:claim():fail(text)
+      end
+      assert(db:retry(q:push("fine", 1) and ids[1])) -- a job that is retried is not failing
+      for job in q:jobs() do
+        if job.id == ids[1] then job:fail "disk 77 is full" else job:ack() end
+      end
+      local found, list, more = kinds { queue = q.name }
+      assert.same({ { "disk # is full", 2, 2, 0, ids[3], q.name, "job3" },
+        { "no route to #", 2, 1, 1, ids[4], q.name, "job4" } }, found)
+      assert.is_nil(more)
+      assert.is_true(list[1].first <= list[1].last and list[1].last <= os.time() + 1)
+      assert.same({ found[1] }, (kinds { queue = q.name, limit = 1 }))
+      assert.equal(1, kinds({ queue = q.name, name = "job2" })[1][2])
+      assert.same({ {}, {} }, { (kinds { queue = q.name, since = os.time() + 3600 }), (kinds { queue = "none" }) })
+      assert.same({ looked = 1 }, select(2, db:errors { queue = q.name, look = 1 }))
+      assert.equal("INVALID", select(3, db:errors { look = 0 }))
+      for _, kind in ipairs(list) do
+        assert.equal(kind.dead, assert(db:retry { queue = q.name, error = kind.error }).changed)
+        assert.equal(kind.retrying, assert(db:run_now { queue = q.name, error = kind.error }).changed)
+      end
+      for job in q:jobs() do job:ack() end
+      assert.same({}, (kinds { queue = q.name }))
+    end)
+
+    it("leave out what differs from job to job, whatever the text", function()
+      local q = fresh_queue()
+      local found = {}
+      for text, kind in pairs {
+        ["f.lua:1: it's 5 o'clock"] = "f.lua:#: it's # o'clock",
+        ['key "a" and \'b c\''] = "key # and #",
+        ["id 3f2504e04f8941d3, at 0xdeadbeef"] = "id #, at #",
+        ["user beef of cafe"] = "user beef of cafe",
+        ["job12 v2"] = "job# v#",
+        [""] = "failed",
+        ["\nsecond"] = "",
+        ["100% _ \\ `x`; DROP TABLE t; -- ' "] = "#% _ \\ `x`; DROP TABLE t; -- ' ",
+        [("é"):rep(300)] = ("é"):rep(200),
+        ["\u{202e}#1"] = "\u{202e}##",
+      } do
+        local id = q:push("job", 1, { max_attempts = 1 })
+        q:claim():fail(text)
+        found[kind] = id
+        local one = db:jobs { queue = q.name, error = kind, state = "dead" }
+        assert.same({ id }, ids_of(one), kind)
+      end
+      for _, kind in ipairs(assert(db:errors { queue = q.name })) do
+        assert.equal(found[kind.error], kind.id, kind.error)
+        found[kind.error] = nil
+      end
+      assert.same({}, found)
+    end)
+  end)
+
   describe("stats", function()
     it("count per queue", function()
       local q = fresh_queue()

@@ -230,6 +230,18 @@ describe("dead rows", function()
     assert.equal(5, t:stats().done)
   end)
 
+  it("run again by a filter of jobs, too, and stay with their table", function()
+    local t = dead_commands()
+    local kind = t:dead({ by = "error" })[1].error
+    assert.same({ found = 4, changed = 0, refused = 0 },
+      handle:move { state = "dead", queue = "worker_queue", error = kind, to = "other" })
+    assert.same({ found = 4, changed = 4, refused = 0 }, handle:retry { queue = "worker_queue", error = kind })
+    assert(t:pay())
+    assert.same({ 5 }, ids(t:dead()))
+    for job in t:jobs() do assert(job:ack()) end
+    assert.equal(4, t:stats().done)
+  end)
+
   it("run again at once, though those behind them have been looked at", function()
     local t = open(1, 3, { max_attempts = 1 })
     local jobs = assert(t:claim_many(2))

@@ -77,6 +77,14 @@ SELECT j.queue_id, j.rank, j.run, j.unmet, j.due, j.ukey, {now} AS now, j.paused
   j.max_attempts
 FROM nightshift_job j WHERE j.id = ? FOR UPDATE
 
+-- name: admin_many_held
+-- Params: queue, key, the queue before. Key: PRIMARY of unique_key, two rows, both the job's. A key
+-- that moves has its period.
+UPDATE nightshift_unique_key n FORCE INDEX (PRIMARY)
+STRAIGHT_JOIN nightshift_unique_key o FORCE INDEX (PRIMARY) ON o.ukey = n.ukey
+SET n.held = o.held
+WHERE n.queue_id = ? AND n.ukey = ? AND o.queue_id = ?
+
 -- name: admin_many_move
 -- Params: [id,…], queue twice, outcome or NULL twice, filter. Key: PRIMARY of finished, one row at
 -- a time; locks them, waiting. A row of an adopted table stays with its table.

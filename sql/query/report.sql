@@ -96,6 +96,56 @@ FROM ((SELECT DISTINCT job_id FROM nightshift_edge LIMIT ?)
 STRAIGHT_JOIN nightshift_job j ON j.id = e.job_id AND j.unmet > 0
 GROUP BY j.queue_id
 
+-- name: report_errors_dead
+-- Kinds of errors of dead jobs, among the last that ended since an instant. Params: µs, how many
+-- are looked at, queue id or NULL twice, name or NULL twice. Index: outcome (outcome, finished_at),
+-- a range, backwards; finished PRIMARY. Locks: none.
+SELECT {ended_kind} AS error, COUNT(*) AS n, MIN(f.finished_at) AS first,
+  MAX(f.finished_at) AS last, MAX(f.id) AS id
+FROM (SELECT id FROM nightshift_finished FORCE INDEX (outcome)
+      WHERE outcome = 'dead' AND finished_at >= ?
+      ORDER BY finished_at DESC, id DESC LIMIT ?) v
+STRAIGHT_JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = v.id
+WHERE (? IS NULL OR f.queue_id = ?) AND (? IS NULL OR f.name = ?)
+GROUP BY 1
+
+-- name: report_errors_jobs
+-- Queues and names of jobs. Params: [id,…], twice. Index: PRIMARY of finished and of job, one row
+-- at a time. Locks: none.
+SELECT STRAIGHT_JOIN f.id, q.name AS queue, f.name
+FROM JSON_TABLE(?, {ids}) v
+JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = v.id
+JOIN nightshift_queue q FORCE INDEX (PRIMARY) ON q.id = f.queue_id
+UNION ALL
+SELECT STRAIGHT_JOIN j.id, q.name, j.name
+FROM JSON_TABLE(?, {ids}) v
+JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id
+JOIN nightshift_queue q FORCE INDEX (PRIMARY) ON q.id = j.queue_id
+
+-- name: report_errors_more
+-- Are there more jobs than were looked at? Params: µs, how many of dead ones, how many of scheduled
+-- ones. Index: outcome, a range, backwards, index only; scheduled PRIMARY. Locks: none.
+SELECT (SELECT id FROM nightshift_finished FORCE INDEX (outcome)
+    WHERE outcome = 'dead' AND finished_at >= ?
+    ORDER BY finished_at DESC, id DESC LIMIT 1 OFFSET ?) AS dead,
+  (SELECT job_id FROM nightshift_scheduled
+    ORDER BY run_at, job_id LIMIT 1 OFFSET ?) AS scheduled
+
+-- name: report_errors_scheduled
+-- Kinds of errors of jobs that wait for another attempt, among the first of scheduled. Params: how
+-- many are looked at, queue id or NULL twice, name or NULL twice, µs of the oldest failure. Index:
+-- PRIMARY of scheduled, job and attempt. Locks: none.
+SELECT {live_kind} AS error, COUNT(*) AS n, MIN(a.ended) AS first, MAX(a.ended) AS last,
+  MAX(j.id) AS id
+FROM (SELECT job_id, run FROM nightshift_scheduled
+      ORDER BY run_at, job_id LIMIT ?) s
+STRAIGHT_JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = s.job_id AND j.run = s.run
+  AND j.attempts + j.crashes > 0 AND NOT {awaits}
+STRAIGHT_JOIN nightshift_attempt a FORCE INDEX (PRIMARY) ON a.job_id = j.id
+  AND a.run = (SELECT MAX(x.run) FROM nightshift_attempt x WHERE x.job_id = j.id)
+WHERE (? IS NULL OR j.queue_id = ?) AND (? IS NULL OR j.name = ?) AND a.ended >= ?
+GROUP BY 1
+
 -- name: report_holders
 -- Holders that are not known dead, with the number of batches they hold.
 -- Params: none. Index: small table; lease holder; served PRIMARY. Locks: none.

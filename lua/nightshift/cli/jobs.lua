@@ -75,6 +75,14 @@ local function define_reading(parser)
     .. "this job."):convert(context.id)
   adopt.define_jobs(list)
   list:flag("--json", "Print JSON.")
+  local errors = parser:command("errors", "Count dead jobs, and jobs that are tried again, by kinds of errors.")
+  errors:option("--queue", "Only of this queue.")
+  errors:option("--name", "Only of this job name.")
+  errors:option("--since", 'Only of this time: "2h" ago, or 2026-11-26T06:00:00Z.')
+  errors:option("--limit", "At most so many kinds.", "50"):convert(context.integer)
+  errors:option("--look", "At so many dead jobs, the last ones, and at so many scheduled ones.", "20000")
+    :convert(context.integer)
+  errors:flag("--json", "Print JSON.")
   local show = parser:command("show", "Show everything about one job.")
   show:argument("id", "Job id."):convert(context.id)
   show:flag("--tree", "Draw it with all below it.")
@@ -228,6 +236,39 @@ function commands.jobs(args)
   if more and more.looked then
     context.complain("looked at %d jobs, down to id %d; --after %d goes on", more.looked, more.after, more.after)
   end
+end
+
+local function error_columns(now)
+  local function ago(key) return function(row) return output.span(math.max(0, now - row[key])) .. " ago" end end
+  return {
+    output.column("DEAD", "dead", true),
+    output.column("RETRYING", "retrying", true),
+    { title = "FIRST", get = ago "first" },
+    { title = "LAST", get = ago "last" },
+    output.column("ID", "id", true),
+    output.column("QUEUE", "queue"),
+    output.column("NAME", "name"),
+    { title = "ERROR", get = function(row) return output.one_line(row.error, 200) end },
+  }
+end
+
+function commands.errors(args)
+  local given = {}
+  for key, check in pairs(report.ERRORS) do
+    given[key] = args[key]
+    if args[key] then context.checked(check, args[key], "--" .. key) end
+  end
+  local db <close> = context.connect(args)
+  local list, more, code = db:errors(given)
+  context.must(list, more, code)
+  if args.json then
+    output.json_list(list)
+  elseif #list > 0 then
+    output.table(error_columns(units.seconds(context.must(db._handle:now()))), list)
+  else
+    output.line "no errors"
+  end
+  if more then context.complain("looked at %d jobs; --look %d looks at more", more.looked, more.looked * 10) end
 end
 
 local JSONS = { payload = true, result = true, kept = true }

@@ -119,7 +119,7 @@ local DASHBOARD = set [[admin_info admin_info_finished handle_schema queue_find 
   source_find source_jobs source_list]]
 -- Accounts need none of these: verbs from outside, this doctor's own, the testing kit's. A worker needs rights
 -- on adopted tables, but those tables are not ours to give rights on.
-local OTHERS = { "^admin_", "^doctor_", "^prune_", "^report_", "^testing_" }
+local OTHERS = { "^admin_", "^doctor_", "^filter_", "^prune_", "^report_", "^testing_" }
 
 local RUNS = {
   pusher = function(name) return PUSHER[name] or name:find "^push_" end,

@@ -175,6 +175,76 @@ function report.jobs(handle, given)
   return units.rows((state and listings[state] or every_state)(handle, wanted, limit))
 end
 
+-- --------------------------------------------------------------------- errors
+
+--- The options of db:errors.
+report.ERRORS = {
+  queue = filter.CONDITIONS.queue, name = filter.CONDITIONS.name, since = filter.CONDITIONS.since,
+  limit = options.integer(1, 1 << 31),
+  look = options.integer(1, 1 << 31),
+}
+
+--- Adds kinds of errors to those that were found; `count` has the number.
+local function add_kinds(kinds, by_error, rows, count)
+  for _, row in ipairs(rows) do
+    local kind = by_error[row.error]
+    if not kind then
+      kind = { error = row.error, count = 0, dead = 0, retrying = 0, first = row.first, last = row.last, id = row.id }
+      by_error[row.error], kinds[#kinds + 1] = kind, kind
+    end
+    if row.last > kind.last then kind.id = row.id end
+    kind[count], kind.count = row.n, kind.count + row.n
+    kind.first, kind.last = math.min(kind.first, row.first), math.max(kind.last, row.last)
+  end
+end
+
+--- Adds queue and name of the job that stands for each kind.
+local function add_jobs(handle, kinds)
+  local ids, kind_of = {}, {}
+  for i, kind in ipairs(kinds) do
+    ids[i] = kind.id
+    kind_of[kind.id] = kind
+  end
+  local list = "[" .. table.concat(ids, ",") .. "]"
+  local rows, message, code = handle:execute("@report_errors_jobs", list, list)
+  if not rows then return nil, message, code end
+  for _, row in ipairs(rows) do
+    local kind = kind_of[row.id]
+    kind.queue, kind.name = row.queue, row.name
+  end
+  return kinds
+end
+
+--- Kinds of errors of dead jobs, and of jobs that wait for another attempt: the most frequent first.
+-- `looked`: it has looked at so many jobs of either, and there are more.
+---@param handle userdata core handle
+---@param given table checked
+---@return nightshift.ErrorKind[]? kinds
+---@return {looked: integer}|string|nil more
+---@return string? code
+function report.errors(handle, given)
+  local wanted, message, code = filter.bind(handle, given)
+  if not wanted then return wanted == false and {} or nil, message, code end
+  local queue, name, look, limit = wanted.queue, given.name or core.null, given.look or LOOK, given.limit or 50
+  local kinds, by_error, rows, more = {}, {}
+  rows, message, code = handle:execute("@report_errors_dead", wanted.since, look, queue, queue, name, name)
+  if not rows then return nil, message, code end
+  add_kinds(kinds, by_error, rows, "dead")
+  rows, message, code = handle:execute("@report_errors_scheduled", look, queue, queue, name, name, wanted.since)
+  if not rows then return nil, message, code end
+  add_kinds(kinds, by_error, rows, "retrying")
+  more, message, code = handle:execute("@report_errors_more", wanted.since, look, look)
+  if not more then return nil, message, code end
+  table.sort(kinds, function(a, b)
+    if a.count ~= b.count then return a.count > b.count end
+    return a.error < b.error
+  end)
+  while #kinds > limit do kinds[#kinds] = nil end
+  kinds, message, code = add_jobs(handle, kinds)
+  if not kinds then return nil, message, code end
+  return units.rows(kinds, (more[1].dead or more[1].scheduled) and { looked = look } or nil)
+end
+
 -- --------------------------------------------------------------------- counts
 
 -- How many jobs of each queue are in which state, for `status` and db:stats. Counts go to MOST

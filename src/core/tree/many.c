@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "db/db.h"
+#include "push/push.h"
 #include "source/source.h"
 #include "tree/tree.h"
 
@@ -69,16 +70,15 @@ static ns_status lock_pasts(ns_db *db, ns_tree *t, ns_value list, pasts *out, ns
 /* Takes the job's key back. A row of an adopted table is owed to it instead, and becomes another
 ** job. '*lives': the job itself runs again. */
 static ns_status take_back(ns_db *db, ns_tree *t, const past *x, bool *lives, ns_err *err) {
+  const ns_key key = {x->queue_id, {x->key, x->keylen}, x->id, 0};
+  ns_key_owner owner;
   bool is_row = false;
   ns_status st = NS_OK;
   *lives = true;
   if (x->key == NULL)
     return NS_OK;
   if ((st = ns_source_retry(db, x->id, &is_row, err)) == NS_OK && !is_row)
-    st = ns_db_run(db, NS_SQL_PUSH_UNIQUE,
-                   (ns_value[]){ns_vint(x->queue_id), ns_vtext(((ns_bytes){x->key, x->keylen})),
-                                ns_vint(x->id)},
-                   err);
+    st = ns_push_key_take(db, &key, &owner, err);
   *lives = st == NS_OK && !is_row;
   t->changed += st == NS_OK && is_row;
   if (st != NS_EDUPLICATE && st != NS_ESTATE)

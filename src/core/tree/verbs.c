@@ -19,6 +19,7 @@
 
 #include "db/db.h"
 #include "err.h"
+#include "push/push.h"
 #include "source/source.h"
 
 /* ---------------------------------------------------- jobs that no claim has */
@@ -206,19 +207,23 @@ static ns_status move_keys(ns_db *db, ns_tree *t, ns_err *err) {
   ns_status st = NS_OK;
   for (size_t i = 0; st == NS_OK && i < t->nnodes; i++) {
     ns_node *x = &t->nodes[i];
-    ns_value key = ns_vtext(((ns_bytes){x->key, x->keylen}));
+    const ns_key to = {t->n, {x->key, x->keylen}, x->id, 0};
+    ns_value key = ns_vtext(to.text);
+    ns_key_owner owner;
     ns_origin row;
     if (x->key == NULL || x->queue_id == t->n || x->holder != 0)
       continue;
     if ((x->stays = ns_source_origin(key.s, &row)))
       continue;
-    st = ns_db_run(db, NS_SQL_PUSH_UNIQUE, (ns_value[]){ns_vint(t->n), key, ns_vint(x->id)}, err);
+    st = ns_push_key_take(db, &to, &owner, err);
     if (st == NS_EDUPLICATE) {
       x->stays = true;
       t->refused++;
       ns_err_clear(err);
       st = NS_OK;
-    } else if (st == NS_OK)
+    } else if (st == NS_OK &&
+               (st = ns_db_run(db, NS_SQL_ADMIN_MANY_HELD,
+                               (ns_value[]){ns_vint(t->n), key, ns_vint(x->queue_id)}, err)) == NS_OK)
       st = ns_db_run(db, NS_SQL_SETTLE_UNIQUE,
                      (ns_value[]){ns_vint(x->queue_id), key, ns_vint(x->id)}, err);
   }
