@@ -143,6 +143,27 @@ describe("the testing kit", function()
     assert.equal(3, #t:pushed { name = "report", queue = "reports" })
   end)
 
+  it("gives batches to handlers that take them, and each job its verdict", function()
+    local sizes = {}
+    local many = { mail = { batch = 3, within = "1m", max_attempts = 1, run = function(jobs)
+      sizes[#sizes + 1] = #jobs
+      jobs[1]:discard "bounced"
+      jobs[2]:log "queued"
+      jobs[2]:progress(0.5)
+      assert(not jobs[2]:cancelled())
+      return { [2] = "sent" }
+    end }, ["email.send"] = EMAIL["email.send"] }
+    for i = 1, 6 do assert(q:push("mail", i)) end
+    assert(q:push("email.send", { to = "a" }))
+    local drained = assert(t:drain(many, { may_fail = true }))
+    assert.same({ { 3, 3 }, 7, 5, 2 }, { sizes, drained.runs, drained.done, drained.dead })
+    local first = t:pushed { name = "mail" }
+    assert.same({ "dead", "done", "sent" }, { first[1].state, first[2].state, t.db:job(first[2].id).result })
+    assert(t:crash_at "settle.before_commit")
+    for i = 1, 3 do assert(q:push("mail", i)) end
+    assert.equal(1, assert(t:drain({ mail = { batch = 3, run = function() end } })).crashed)
+  end)
+
   it("leaves jobs without a handler, paused ones, and endless ones", function()
     assert(q:push "typo")
     assert(q:push("email.send", { to = "a" }))
@@ -189,6 +210,16 @@ describe("the testing kit", function()
     assert(t:advance "1d")
     assert(t:drain(waits))
     assert.equal("nothing came", t.db:job(t:pushed { name = "waits" }[1].id).result)
+  end)
+
+  it("moves the periods of unique keys on", function()
+    local once = { unique = { key = "welcome:1", period = "1h", on_conflict = "refuse" } }
+    assert(q:push("email.send", { to = "a" }, once))
+    assert(t:drain(EMAIL))
+    assert(t:advance "59m")
+    assert.equal("DUPLICATE", select(3, q:push("email.send", { to = "a" }, once)))
+    assert(t:advance "2m")
+    assert(q:push("email.send", { to = "a" }, once))
   end)
 
   it("cleans all but queues", function()

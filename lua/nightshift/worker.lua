@@ -421,12 +421,13 @@ end
 ---@param api table the functions that `prepare` gets from C
 ---@param connection table options for nightshift.open
 ---@return function run as of `prepare`
+---@return function run_batch as of `prepare`
 ---@return function reset as of `prepare`
 ---@return nightshift.Backend backend with `close`, for the end of job:db()
 function worker.parts(set, api, connection)
   local backend = make_backend(api, connection, 0)
   backend.limits = set.limits
-  return make_run(set, api, backend, {}), make_reset(backend), backend
+  return make_run(set, api, backend, {}), make_run_batch(set, api, backend, {}), make_reset(backend), backend
 end
 
 --- The handlers that take batches, as the host reads them.

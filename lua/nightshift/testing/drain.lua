@@ -70,22 +70,23 @@ end
 ---@field counts nightshift.TestedJobs
 ---@field work nightshift.Db claims and settles
 ---@field run function of worker.parts
+---@field run_batch function
 ---@field reset function
 ---@field backend nightshift.Backend
----@field job table? the fields of the job that runs
----@field lines string[]? its log
+---@field jobs table[]? the fields of the jobs that run; one, but in a batch
+---@field lines string[][]? their logs
 
 --- The verbs that a worker gets from its host.
 local function api_of(self)
-  local function touch(progress, text)
-    local handle = self.work._handle
-    return handle:touch(self.job.id, self.job.run, progress, text)
+  local function touch(progress, text, at)
+    local job, handle = self.jobs[(at or 0) + 1], self.work._handle
+    return handle:touch(job.id, job.run, progress, text)
   end
-  local function is_lost() return not touch() end
+  local function is_lost(at) return not touch(nil, nil, at) end
   return {
     touch = touch, cancelled = is_lost, stopping = is_lost,
-    log = function(text)
-      self.lines[#self.lines + 1] = text
+    log = function(text, at)
+      table.insert(self.lines[(at or 0) + 1], text)
       return true
     end,
     take_id = function()
@@ -110,7 +111,7 @@ local function begin(self)
     self.kit._work = work
   end
   self.work = work
-  self.run, self.reset, self.backend = worker.parts(self.set, api_of(self), { url = self.kit.url })
+  self.run, self.run_batch, self.reset, self.backend = worker.parts(self.set, api_of(self), { url = self.kit.url })
   return true
 end
 
@@ -179,8 +180,8 @@ end
 
 local COUNTED = { ack = "done", fail = "failed", discard = "dead", again = "again", wait = "waiting" }
 
-local function count(self, kind, dead, err)
-  local counts, job = self.counts, self.job
+local function count(self, job, kind, dead, err)
+  local counts = self.counts
   local what = COUNTED[kind]
   if what then counts[what] = counts[what] + 1 end
   if dead and kind ~= "discard" then counts.dead = counts.dead + 1 end
@@ -190,8 +191,8 @@ local function count(self, kind, dead, err)
   end
 end
 
---- Writes how a run ended. A verdict that cannot be written is a failure.
-local function settle(self, entry)
+--- Writes how the run of a job ended. A verdict that cannot be written is a failure.
+local function settle(self, job, entry)
   local handle = self.work._handle
   local ok, dead, code = handle:settle(entry)
   if not ok and (code == "INVALID" or code == "TOO_BIG") then
@@ -199,42 +200,56 @@ local function settle(self, entry)
     ok, dead, code = handle:settle(entry)
   end
   if ok then
-    count(self, entry.kind, dead == true, entry.error)
+    count(self, job, entry.kind, dead == true, entry.error)
     return true
   end
   if code ~= "STALE" then return nil, dead, code end
   local ended = entry.kind == "ack" and entry.go_on == 1 -- by tx:ack of its handler
-  if ended then count(self, "ack") else self.counts.stale = self.counts.stale + 1 end
+  if ended then count(self, job, "ack") else self.counts.stale = self.counts.stale + 1 end
   return true
 end
 
 local function no_exit() error("os.exit called by a handler", 2) end
 
 --- Calls the handler. os.exit would end the tests.
-local function call(self, fields)
+local function call(run, given)
   local exit = os.exit
   os.exit = no_exit -- luacheck: ignore 122
-  local ok, result, verdict = pcall(self.run, fields)
+  local ok, results, verdicts = pcall(run, given)
   os.exit = exit -- luacheck: ignore 122
-  if not ok then error(result, 0) end
-  return result, verdict
+  if not ok then error(results, 0) end
+  return results, verdicts
 end
 
---- Runs a claimed job.
-local function run(self, fields)
-  self.job, self.lines = fields, {}
-  self.counts.runs = self.counts.runs + 1
-  local entry = { id = fields.id, run = fields.run, lease = fields.lease, kind = "ack" }
-  local verdict
-  entry.result, verdict = call(self, fields)
-  if self.kit._died then error(self.kit._died, 0) end
-  entry = verdict or entry
-  local left = self.reset(entry)
-  if left then
-    entry = { id = entry.id, run = entry.run, lease = entry.lease, kind = "fail", error = left, most = entry.most }
+local function failure(entry, err)
+  return { id = entry.id, run = entry.run, lease = entry.lease, kind = "fail", error = err, most = entry.most }
+end
+
+--- Runs claimed jobs: one, or a batch in one call.
+local function run(self, claimed)
+  self.jobs, self.lines = claimed, {}
+  for i = 1, #claimed do self.lines[i] = {} end
+  self.counts.runs = self.counts.runs + #claimed
+  local results, verdicts = {}, {}
+  if self.set.batches[claimed[1].name] then
+    results, verdicts = call(self.run_batch, claimed)
+  else
+    results[1], verdicts[1] = call(self.run, claimed[1])
   end
-  entry.log = log_of(self.lines)
-  return settle(self, entry)
+  if self.kit._died then error(self.kit._died, 0) end
+  local entries = {}
+  for i, fields in ipairs(claimed) do
+    entries[i] = verdicts[i] or { id = fields.id, run = fields.run, lease = fields.lease, kind = "ack",
+      result = results[i] }
+  end
+  local left = self.reset(entries[1])
+  for i, entry in ipairs(entries) do
+    if left then entry = failure(entry, left) end
+    entry.log = log_of(self.lines[i])
+    local ok, message, code = settle(self, claimed[i], entry)
+    if not ok then return nil, message, code end
+  end
+  return true
 end
 
 -- --------------------------------------------------------------------------- rounds
@@ -242,23 +257,45 @@ end
 local BEYOND = "t:drain has run %d jobs and does not come to an end; the last was job %d, %s. More are allowed with "
   .. "{runs = N}"
 
---- Runs the ready jobs of a queue. How many, or nil, message, code.
-local function run_queue(self, queue)
+--- Runs the ready jobs of a queue that have these names, `most` at a time. How many, or nil, message,
+-- code.
+local function run_names(self, queue, names, most)
   local n = 0
   while true do
-    local claimed, message, code = self.work._handle:claim(queue, 1, 0, 0, true, self.set.names)
+    local claimed, message, code = self.work._handle:claim(queue, most, 0, 0, true, names)
     if not claimed then return nil, message, code end
     if not claimed[1] then return n end
     if self.counts.runs >= self.runs then
       local last = claimed[1]
-      self.work._handle:settle { id = last.id, run = last.run, lease = last.lease, kind = "release" }
+      for _, one in ipairs(claimed) do
+        self.work._handle:settle { id = one.id, run = one.run, lease = one.lease, kind = "release" }
+      end
       return nil, BEYOND:format(self.counts.runs, last.id, last.name), "FAILED"
     end
     local ok
-    ok, message, code = run(self, claimed[1])
+    ok, message, code = run(self, claimed)
     if not ok then return nil, message, code end
-    n = n + 1
+    n = n + #claimed
   end
+end
+
+--- Runs the ready jobs of a queue: those that go one by one, then batches.
+local function run_queue(self, queue)
+  local single, n = {}, 0
+  for _, name in ipairs(self.set.names) do
+    if not self.set.batches[name] then single[#single + 1] = name end
+  end
+  if #single > 0 then
+    local ran, message, code = run_names(self, queue, single, 1)
+    if not ran then return nil, message, code end
+    n = ran
+  end
+  for name, batch in pairs(self.set.batches) do
+    local ran, message, code = run_names(self, queue, { name }, batch.most)
+    if not ran then return nil, message, code end
+    n = n + ran
+  end
+  return n
 end
 
 --- Runs what is ready, in all queues, until nothing is. How many jobs.
