@@ -154,7 +154,7 @@ deps:
 clean:
 	rm -rf build
 
-include mk/test.mk mk/check.mk mk/bench.mk
+include mk/test.mk mk/check.mk
 
 # The lines of these files that begin with "#:".
 .PHONY: help
