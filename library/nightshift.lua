@@ -1375,15 +1375,17 @@ function Job:db() end
 ---@class nightshift.Unserved
 ---@field queue string
 ---@field name string
----@field n integer jobs
----@field waited number seconds that the oldest has
+---@field n integer jobs, ready or due later
+---@field later integer how many of these are not due yet
+---@field waited number seconds that the oldest has been ready
 ---@field near string? a name that is handled, and much like it
 
 ---@class nightshift.Stats
 ---@field now number
 ---@field queues nightshift.QueueStats[] by name
 ---@field holders nightshift.Holder[]
----@field unserved nightshift.Unserved[] ready jobs of names that no live host handles
+---@field unserved nightshift.Unserved[] ready and scheduled jobs of names that no live host handles: among the first
+---20,000 of each kind
 ---@field paused {all: number?, names: {name: string, since: number}[]} instants since which: every queue, names of jobs
 ---@field counters table<string, number> of this handle; `slow`: answers that took more than a second,
 ---`slowest`: the longest, seconds

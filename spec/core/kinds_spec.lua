@@ -260,6 +260,28 @@ describe("scripts that differ:", function()
       ends(h)
     end)
 
+    it("leave what nobody can run when it is due, and status says so before", function()
+      local h = host.start(url, "return { hello = function() end }")
+      assert(q:push("helo", 1, { delay = 3600 }))
+      assert(q:push("hello", 1, { delay = 3600 }))
+      assert(q:push("bye", 1))
+      assert(q:push("bye", 1, { delay = "200d" }))
+      local asks = assert(q:push "ask")
+      assert(q:claim { names = { "ask" } }):wait { signal = "ok" } -- due never
+      assert.equal("waiting", handle:job(asks).state)
+      local _, status = proc.nightshift({ "status" }, url)
+      assert.is_truthy(status:find("for 'bye' (2 in queue 'q', 1 of them due later)\n", 1, true), status)
+      assert.is_truthy(status:find("for 'helo' (1 in queue 'q', due later; did you mean 'hello'?)\n", 1, true), status)
+      assert.equal(2, select(2, status:gsub("no live host has a handler for", "")))
+      local rows = assert(handle:stats()).unserved
+      assert.same({ { "bye", 2, 1 }, { "helo", 1, 1 } }, { { rows[1].name, rows[1].n, rows[1].later },
+        { rows[2].name, rows[2].n, rows[2].later } })
+      assert.same({ true, 0.0 }, { rows[1].waited > 0, rows[2].waited })
+      local _, doctor = proc.nightshift({ "doctor" }, url)
+      assert.is_nil(doctor:find("'helo'", 1, true)) -- nothing waits yet
+      ends(h)
+    end)
+
     it("say nothing of a name whose host ended within a minute", function()
       local a = host.start(url, "return { a = function() end }")
       local b = host.start(url, "return { b = function() end }")

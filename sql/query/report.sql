@@ -358,19 +358,20 @@ STRAIGHT_JOIN nightshift_queue q ON q.id = j.queue_id
 ORDER BY j.id LIMIT ?
 
 -- name: report_left
--- Jobs with other names than these, ready or scheduled for the next microseconds. Params:
+-- Jobs with other names than these, ready or scheduled for the next microseconds; none that wait
+-- for a signal. Params:
 -- rows to look at, microseconds, rows, [name,…], [queue,…] or NULL: all, twice. Index:
 -- PRIMARY of ready, from its start, and of scheduled, a range; job and queue PRIMARY.
 -- Locks: none.
-SELECT q.name AS queue, j.name, COUNT(*) AS n, SUM(r.ready_at > {now}) AS soon,
-  {now} - MIN(r.ready_at) AS waited
+SELECT q.name AS queue, j.name, COUNT(*) AS n, SUM(r.ready_at > {now}) AS later,
+  GREATEST(0, {now} - MIN(r.ready_at)) AS waited
 FROM ((SELECT queue_id, ready_at, job_id, run, kind FROM nightshift_ready
        WHERE ready_at < {end} LIMIT ?)
       UNION ALL
       (SELECT queue_id, run_at, job_id, run, kind FROM nightshift_scheduled
        WHERE run_at <= {now} + ? ORDER BY run_at, job_id LIMIT ?)) r
 JOIN nightshift_queue q ON q.id = r.queue_id AND NOT q.paused AND NOT {all_paused}
-JOIN nightshift_job j ON j.id = r.job_id AND j.run = r.run
+JOIN nightshift_job j ON j.id = r.job_id AND j.run = r.run AND NOT (r.ready_at > {now} AND {awaits})
 WHERE r.kind NOT IN (SELECT CRC32(v.name)
     FROM JSON_TABLE(?, '$[*]' COLUMNS (name VARCHAR(100) {bytes} PATH '$')) v)
   AND (? IS NULL OR JSON_CONTAINS(?, JSON_QUOTE(q.name)))

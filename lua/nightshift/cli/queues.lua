@@ -202,7 +202,7 @@ local function show_queues(stats)
   show_paused(stats.paused)
   for i, row in ipairs(stats.unserved) do
     if i == 1 then output.line() end
-    output.line("no live host has a handler for " .. output.one_line(hosts.unserved_text(row), 400))
+    output.line("no live host has a handler for " .. output.one_line(hosts.unserved_text(row, "due later"), 400))
   end
   if #stats.holders == 0 then return output.line "\nnobody holds jobs" end
   output.line()

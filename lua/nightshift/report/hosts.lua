@@ -21,7 +21,7 @@ local LOOKED_AT, GLANCED_AT = 200000, 20000
 ---@param queues string[]? of these queues only
 ---@param within integer µs: jobs due sooner count
 ---@param most integer? rows that are read, of ready ones and of scheduled ones
----@return {queue: string, name: string, n: integer, soon: integer, waited: integer}[]? rows soon: how many
+---@return {queue: string, name: string, n: integer, later: integer, waited: integer}[]? rows later: how many
 ---of n are not due yet; waited: µs
 ---@return string? message
 ---@return string? code
@@ -30,21 +30,8 @@ function hosts.left(handle, known, queues, within, most)
   most = most or LOOKED_AT
   local rows, message, code =
     handle:execute("@report_left", most, within, most, core.encode(core.array(known)), list, list)
-  for _, row in ipairs(rows or {}) do row.soon = math.tointeger(tonumber(row.soon)) end
+  for _, row in ipairs(rows or {}) do row.later = math.tointeger(tonumber(row.later)) end
   return rows, message, code
-end
-
---- The names of all hosts; nil when one of them has more names than it shows, or none lives.
-local function known_by(rows)
-  local names, lives = {}, false
-  for _, row in ipairs(rows) do
-    lives = lives or row.lives == 1
-    for _, name in ipairs(core.decode(row.handlers)) do
-      if name == core.null then return nil end
-      names[#names + 1] = name
-    end
-  end
-  return lives and names or nil
 end
 
 --- The names of handlers of all hosts, those that ended within a minute among them. Nil without a
@@ -68,18 +55,20 @@ function hosts.names(handle)
   return names, lives
 end
 
+local EVER = 3155760000000000 -- µs: a hundred years
+
 --- Ready jobs with a name that no live host knows; none while no host lives at all.
 ---@param handle userdata core handle
----@return {queue: string, name: string, n: integer, waited: integer, near: string?}[]? rows
+---@param scheduled boolean? jobs that are due later as well, the first that will be
+---@return {queue: string, name: string, n: integer, later: integer, waited: integer, near: string?}[]? rows
 ---@return string? message
 ---@return string? code
-function hosts.unserved(handle)
-  local served, message, code = handle:execute "@report_served"
-  if not served then return nil, message, code end
-  local names = known_by(served)
-  if not names then return {} end
-  local rows
-  rows, message, code = hosts.left(handle, names, nil, 0, GLANCED_AT)
+function hosts.unserved(handle, scheduled)
+  local names, lives, code = hosts.names(handle)
+  if code then return nil, lives, code end
+  if not names or not lives then return {} end
+  local rows, message
+  rows, message, code = hosts.left(handle, names, nil, scheduled and EVER or 0, GLANCED_AT)
   if not rows then return nil, message, code end
   for _, row in ipairs(rows) do row.near = hosts.near(row.name, names) end
   return rows
@@ -96,12 +85,15 @@ function hosts.near(name, known)
 end
 
 --- "'helo.say' (3 in queue 'q', 1 of them due soon; did you mean 'hello.say'?)"
----@param row {queue: string, name: string, n: integer, soon: integer, near: string?}
+---@param row {queue: string, name: string, n: integer, later: integer, near: string?}
+---@param word string? for the ones that are not due yet
 ---@return string
-function hosts.unserved_text(row)
+function hosts.unserved_text(row, word)
   local near = row.near and ("; did you mean '%s'?"):format(row.near) or ""
-  local soon = row.soon == 0 and "" or row.soon == row.n and ", due soon" or (", %d of them due soon"):format(row.soon)
-  return ("'%s' (%d in queue '%s'%s%s)"):format(row.name, row.n, row.queue, soon, near)
+  word = word or "due soon"
+  local later = row.later == 0 and "" or row.later == row.n and ", " .. word
+    or (", %d of them %s"):format(row.later, word)
+  return ("'%s' (%d in queue '%s'%s%s)"):format(row.name, row.n, row.queue, later, near)
 end
 
 -- ------------------------------------------------------------ verdicts to be written

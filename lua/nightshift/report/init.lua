@@ -369,7 +369,7 @@ function report.stats(handle)
     local told = late[holder.id]
     holder.unsettled = told and { n = told.n, oldest = units.seconds(told.oldest), server = told.server }
   end
-  left, message, code = hosts.unserved(handle)
+  left, message, code = hosts.unserved(handle, true)
   if not left then return nil, message, code end
   local paused
   paused, message, code = pauses.list(handle)
