@@ -292,7 +292,7 @@ local function add_schedule(set, name, handler, limits)
   set.schedules[#set.schedules + 1] = text
 end
 
---- Adds the job that a handler has pushed when its own are dead; what is wrong with it.
+--- Adds the job that a handler has pushed when its own are dead; the fault of the option, if it has one.
 local function add_on_dead(set, name, handler)
   local on_dead, queue = handler.on_dead, handler.on_dead_queue
   if on_dead == nil then return queue ~= nil and "on_dead_queue goes with on_dead" or nil end

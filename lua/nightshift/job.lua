@@ -32,7 +32,7 @@ local raise = options.raise
 ---@field checkpoint fun(job: table, text: string): ... JSON
 ---@field cancelled fun(job: table): boolean
 ---@field max_children integer? that a run may spawn
----@field limits table<string, table>? of handlers by name: what their children are pushed with
+---@field limits table<string, table>? of handlers by name: the options that their children are pushed with
 ---@field take_id fun(job: table): integer?, string?, string?
 ---@field is_open (fun(): boolean)? only of a handle, which may be closed
 ---@field live fun(verb: string)? the same; raises when it is

@@ -1,7 +1,7 @@
 /*
 ** The binding. First its interface to the program, which the workers of the host use: the
-** module, JSON to and from Lua values, and job tables. Then what its own files use of each
-** other. The host reads its configuration with the tools of nsl_conv.c.
+** module, JSON to and from Lua values, and job tables. Then the functions that its own files use
+** of each other. The host reads its configuration with the tools of nsl_conv.c.
 **
 ** Invariant: memory that is not Lua's lives in a box (nsl_box), never in a C frame. Any call
 ** that takes a lua_State may raise and so not return. (An assert does not see frames: spec/oom

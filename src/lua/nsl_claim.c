@@ -1,5 +1,5 @@
 /*
-** Claimed jobs as Lua tables, and the verbs of their holder: claim, touch, and those that end
+** Claimed jobs as Lua tables, and the verbs of their holder: claim, touch, and the verbs that end
 ** claims. Verdicts, from a Lua table to the core's struct; the host's workers read theirs here,
 ** too.
 **

@@ -126,7 +126,7 @@ void ns_home_close(ns_home *h) {
 
 /* ---------------------------------------------------------- settings */
 
-/* A starting server wipes all temporary tables in its tmpdir, also those of other servers. So
+/* A starting server wipes all temporary tables in its tmpdir, tables of other servers too. So
 ** it needs a tmpdir of its own. */
 ns_status ns_home_settings(const ns_home *h, ns_err *err) {
   ns_buf text = NS_BUF_INIT;

@@ -167,7 +167,7 @@ end
 function adopt.define_prune(command)
   command:option("--table", ABOUT .. "its rows that are done, or dead.")
   command:option("--state", "With --table: which of them; default done."):choices { "dead", "done" }
-  command:option("--older", "With --table: only those that ended longer ago.")
+  command:option("--older", "With --table: only rows that ended longer ago.")
   command:option("--into", "With --table: move them to this table instead.")
   command:option("--limit", "With --table: at most so many."):convert(context.integer)
 end

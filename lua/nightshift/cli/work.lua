@@ -15,14 +15,14 @@ function work.define(parser)
   command:argument("files", "Handler files, or folders of them."):args "+"
   command:option("--workers", "Worker processes."):convert(context.integer)
   command:option("--queues", "Queues with their weights, e.g. mail=3,default; without: every queue.")
-  command:option("--only", "Names of jobs, with commas: claims those that there are handlers for among them.")
+  command:option("--only", "Names of jobs, with commas: claims only these, as far as there are handlers for them.")
     :argname "NAMES"
   command:option("--adopt", "Lua file with the mapping of an existing table, or a list of them: serves those tables, "
     .. "and queues only with --queues."):count("*"):argname "FILE"
   command:option("--reserve", "Workers that take jobs of one queue only, e.g. fast=2; more than once, or with commas.")
     :count("*"):argname "QUEUE=N"
   command:flag("--strict", "By priority alone, and one queue after the other in the order of --queues.")
-  command:option("--history", "What of: all jobs, or only those that failed and children.")
+  command:option("--history", "Which ended jobs leave a row: all, or only children and jobs that failed.")
     :choices { "all", "failed" }:default "all"
   command:flag("--drain", "Exit when nothing that this host may run is ready, running or due soon; with status 3 when "
     .. "its queues have jobs, ready or due soon, that no script here can run.")

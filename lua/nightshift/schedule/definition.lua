@@ -185,7 +185,7 @@ end
 
 -- ------------------------------------------------------------------------- ticks
 
-local last = {} -- the expression that was read last: who asks for a tick mostly asks for the next ones, too
+local last = {} -- the expression that was read last: after a tick the next ones are mostly asked for, too
 
 local function expression_of(text)
   if last.text ~= text then last = { text = text, expression = cron.parse(text) } end

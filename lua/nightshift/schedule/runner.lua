@@ -166,7 +166,7 @@ end
 --- Is it the schedule's own fault?
 local function is_own(code) return code == "INVALID" or code == "TOO_BIG" or code == "FULL" end
 
---- Pushes what up to n rows have due, in a transaction; how many rows. What raises is an error like
+--- Pushes the due jobs of up to n rows, in a transaction; how many rows. A raised error is one like
 -- others: a definition that nobody can read is its schedule's own fault.
 local function try_fire(self, n)
   local ran, count, message, code = pcall(schedule.transaction, self.handle, function() return fire(self, n) end)
@@ -202,7 +202,7 @@ local function tell(self, name, what)
   if what == "taken" then self.host.log("warn", "schedule.taken", name) end
 end
 
---- Gives a sign for those of a list, in order, that stand there as they are declared; the rest.
+--- Gives a sign for the schedules of a list, in order, that stand as they are declared; the rest.
 local function sign(self, list)
   local names, told, rest, rows = core.array {}, core.array {}, {}, {}
   for i, one in ipairs(list) do names[i] = one.name end
@@ -223,7 +223,7 @@ local function sign(self, list)
   return rest
 end
 
---- Declares those of a list: a sign for what stays, each other one by itself.
+--- Declares the schedules of a list: a sign for all that stay, each other one by itself.
 local function declare_some(self, list)
   local rest, message, code = sign(self, list)
   if not rest then return nil, message, code end

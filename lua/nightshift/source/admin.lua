@@ -106,7 +106,7 @@ end
 -- time. It stops when fn has counted to a limit; returns the sum.
 ---@param self nightshift.source.Table
 ---@param pick string name of the statement
----@param what any what it is asked; nil: nothing
+---@param what any the question to it; nil: none
 ---@param given {limit: integer?, batch: integer?}
 ---@param fn fun(ids: integer[]): integer
 ---@return integer
@@ -140,7 +140,7 @@ end
 
 --- Fails inside a transaction.
 ---@param self nightshift.source.Table
----@param what string that cannot be done
+---@param what string the verb that cannot be done
 function admin.outside(self, what)
   if self.handle:in_transaction() then fail("STATE", "%s inside a transaction", what) end
 end

@@ -296,7 +296,7 @@ function Maker:set_failed()
     self:as_column("retry_after", due)), self:set_now "updated")
 end
 
---- Done; with what is counted of its failures, if there may have been any since it said so.
+--- Done; with the count of its failures, if there may have been any since it said so.
 function Maker:set_done(count)
   return set_of(self:set_state "done", count, self:set_now "completed_at", self:set_now "updated")
 end

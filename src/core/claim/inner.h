@@ -65,7 +65,7 @@ bool ns_claim_leases_add(ns_leases *l, int64_t id, const ns_claimed *jobs, size_
 ** old snapshot may not. */
 bool ns_claim_is_shown(const ns_value *row);
 
-/* Adds the job of a row of job_columns to 'out', and notes for its claim what verdicts have to know.
+/* Adds the job of a row of job_columns to 'out', and notes for its claim the facts for verdicts.
 ** Errors: NOMEM. */
 ns_status ns_claim_read_row(ns_db *db, int64_t lease, const ns_value *row, ns_jobs *out,
                             ns_err *err);

@@ -181,7 +181,7 @@ static void add_paused(ns_paused *p, ns_bytes name) {
   p->mark += ns_db_kind_of(name) + 1;
 }
 
-/* Takes over what an answer has told of names. 'st': of reading it. */
+/* Takes over the names that an answer has told. 'st': of reading it. */
 static ns_status keep_paused(ns_db *db, ns_paused *p, ns_status st, ns_err *err) {
   ns_paused *known = &db->paused;
   bool same = p->names.n == known->names.n &&

@@ -4,7 +4,7 @@
 ** file. A named lock lets one process migrate at a time.
 **
 ** Invariant: a migration that was cut off is repeated from its file's first statement; "exists
-** already" then counts as done. No assert: the server knows what exists.
+** already" then counts as done. No assert: the server knows which tables exist.
 **
 ** Procedures and views (routines.sql) hold no rows, so every migration makes them anew. So a
 ** routine that was dropped, or belongs to a deleted user, comes back.

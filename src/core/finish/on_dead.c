@@ -51,8 +51,8 @@ static ns_status ask(ns_db *db, const ns_end *ends, size_t n, ns_err *err) {
   return ns_db_list_run(db, NS_SQL_SETTLE_ON_DEAD, NULL, &list, err);
 }
 
-/* Reads what the dead ones of 'ends' push; 'out' has room for that many, 'ndead'. An answer that
-** lacks one was interrupted. */
+/* Reads the jobs that the dead ones of 'ends' push; 'out' has room for 'ndead' of them. An answer
+** that lacks one was interrupted. */
 static ns_status find(ns_db *db, const ns_end *ends, size_t n, size_t ndead, sequel *out,
                       size_t *found, ns_err *err) {
   const ns_value *row;

@@ -9,7 +9,7 @@
 **
 ** Invariants: the session that did the registering owns the named lock
 ** 'nightshift:<database>:<holder>' for as long as it lives. A sign of life is written only
-** while its (id, run) stands. No assert: only the server knows who owns a lock, and which runs
+** while its (id, run) stands. No assert: only the server knows the owner of a lock, and which runs
 ** stand.
 */
 #include "holder/holder.h"

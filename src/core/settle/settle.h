@@ -75,7 +75,7 @@ typedef struct ns_outcome {
   bool rowless;        /* another program has the row that it stands for: it is cancelled */
   bool has_dependents; /* earlier children, or jobs that wait for this one */
   bool waited, waits;  /* a job waits for it; a child of it waits */
-  int64_t live, held;  /* children; 'held': those that wait for its end */
+  int64_t live, held;  /* children; 'held': children that wait for its end */
   const char *outcome, *reason;
   const char *attempt; /* kind of the attempt row; NULL: none */
   char why[200];       /* the error of an end that is not the holder's; empty */

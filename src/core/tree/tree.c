@@ -336,7 +336,7 @@ static bool goes_now(const ns_node *x) {
 }
 
 /* Runs a statement about the rows, as a list of lists. An array-bound statement could not tell
-** what a KILL has cut, if some rows may be right already, or gone. */
+** a step that a KILL has cut, if some rows may be right already, or gone. */
 static ns_status run_rows(ns_db *db, ns_sql sql, const rows *r, const int *columns,
                           size_t n, ns_err *err) {
   ns_buf list = NS_BUF_INIT;

@@ -279,7 +279,7 @@ static void write_served(nsh_dispatch *d, int64_t now) {
                                                   ns_fs("error", err.message)));
 }
 
-/* While that fails, jobs go on: one that is dead pushes what the rows there are say. */
+/* While that fails, jobs go on: one that is dead pushes the job of the row that is there. */
 void nsh_maintenance_declare(nsh_dispatch *d) {
   int64_t now = ns_mono_us();
   ns_status st;

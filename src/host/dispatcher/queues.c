@@ -327,7 +327,7 @@ static bool publish_rest(const nsh_queues *q) {
   return m->rested && m->rest_due >= 0 && m->rest_due <= d->cfg->drain_within;
 }
 
-/* ------------------------------------------------------------------ what */
+/* ------------------------------------------------------------- the claim */
 
 /* Logs the names that are paused, when they have changed. */
 static void log_paused(nsh_queues *q) {

@@ -349,7 +349,7 @@ void nsh_slot_allow(nsh_slot *s, uint32_t end);
 ** taken back; the next job to be sent is gate.end as before. */
 uint32_t nsh_slot_recall(nsh_slot *s);
 
-/* Worker: what the handler of the running job says; 0: nothing. */
+/* Worker: the limits that the handler of the running job has set; 0: none. */
 void nsh_slot_limit(nsh_slot *s, int64_t timeout, int64_t most);
 
 /* Host: job 'seq' is to stop. */

@@ -102,7 +102,7 @@ static void put_number(int64_t i) {
   put(digits + n, sizeof digits - n);
 }
 
-/* The title is complete: what is left of a longer one goes. */
+/* The title is complete: the rest of a longer one goes. */
 static void end_title(void) {
   if (title.shown > title.at)
     memset(title.room + title.at, 0, title.shown - title.at);

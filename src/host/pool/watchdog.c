@@ -30,7 +30,7 @@ static bool watch_job(nsh_process *w, int64_t now) {
   nsh_pool_lock(t);
   if (nsh_process_running(w, &since) && now - since > STUCK_US &&
       atomic_load(&w->slot->current) != nsh_process_task(w, 0)->seq)
-    nsh_pool_read(w); /* the job behind those verdicts was expected to be short */
+    nsh_pool_read(w); /* the job behind its verdicts was expected to be short */
   if (nsh_process_running(w, &since)) {
     timeout = nsh_process_timeout(w);
     if (timeout > 0 && now - since > timeout)

@@ -242,7 +242,7 @@ static ns_bytes message_of(lua_State *L) {
                                         : ns_str("the handlers cannot be loaded");
 }
 
-/* Tells the host what scripts declare, each by itself: a list of the table of load, which is at
+/* Tells the host the declarations of scripts, one by one: a list of the table of load, which is at
 ** 1. */
 static void tell_declared(lua_State *L, int ctl, const char *list, nsh_type type) {
   lua_Integer n;

@@ -167,7 +167,7 @@ static int api_quota(lua_State *L) {
   return 0;
 }
 
-/* limit(timeout, attempts): what the handler of the running job says; µs; 0: nothing. */
+/* limit(timeout, attempts): the limits of the running job's handler; µs; 0: none. */
 static int api_limit(lua_State *L) {
   int64_t timeout = luaL_checkinteger(L, 1);
   nsh_slot_limit(w.channel.slot, timeout, luaL_checkinteger(L, 2));
