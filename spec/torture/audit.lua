@@ -121,7 +121,8 @@ local function read_history(db)
   each(db, [[SELECT id, outcome, reason, run, parent, JSON_VALUE(payload, '$.tag') AS tag,
     CAST(JSON_VALUE(payload, '$.after') AS SIGNED) AS after
     FROM nightshift_finished WHERE id > ? AND name NOT IN (']] .. checks.old_tree.NAME .. "', '" .. torture_rows.NAME
-    .. "', '" .. torture_ticks.NAME .. "', 'latest') ORDER BY id LIMIT 5000", function(row) history[row.id] = row end)
+    .. "', '" .. torture_ticks.NAME .. "', '" .. checks.deaths.NAME .. "', 'latest') ORDER BY id LIMIT 5000",
+    function(row) history[row.id] = row end)
   local live = {}
   each(db, "SELECT id FROM nightshift_job WHERE id > ? ORDER BY id LIMIT 5000", function(row) live[row.id] = true end)
   each(db, [[SELECT job_id AS id, GROUP_CONCAT(run, ':', kind) AS list FROM nightshift_attempt
@@ -522,6 +523,20 @@ function Audit:check_born()
   end
 end
 
+--- Exactly one job was pushed for each end that was a death, ends among them that a retry took away.
+function Audit:check_deaths(db)
+  if not checks.deaths.declared(db) then return end
+  local died = {}
+  local function learn(id)
+    for number, outcome in pairs(self:ends(id)) do
+      if outcome == "dead" then died[id .. ":" .. number] = true end
+    end
+  end
+  for id in pairs(self.history) do learn(id) end
+  for id in pairs(self.verbs) do learn(id) end
+  self:count("deaths with a job", checks.deaths.check(db, died, function(kind, text) self:found(kind, "%s", text) end))
+end
+
 --- Who was signalled has ended; see check_push for more.
 function Audit:check_signals()
   for id, verbs in pairs(self.verbs) do
@@ -627,6 +642,7 @@ function audit.run(db, folder)
   self:check_signals()
   self:check_effects(db)
   self:check_born()
+  self:check_deaths(db)
   self:check_leftovers(db)
   checks.old_tree.finish(db, found)
   return { findings = self.findings, counts = self.counts }

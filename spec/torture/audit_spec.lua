@@ -126,6 +126,40 @@ describe("the audit", function()
 
   local function sql(text, ...) return assert(db:execute(text, ...)) end
 
+  -- A job that is dead, and one that was pushed for it.
+  local function death()
+    require("spec.torture.checks").deaths.prepare(db)
+    local dead = push("p2.1", { max_attempts = 1 })
+    local job = run "raise"
+    finish(job, "fail")
+    assert(job:fail "as planned")
+    assert(assert(db:queue "deaths":claim()):ack())
+    return dead
+  end
+
+  it("finds nothing wrong with a job for each death", function()
+    world()
+    local dead = death()
+    assert(db:retry(dead))
+    write.verbs("retry", dead, 1, "dead", "intend")
+    write.verbs("retry", dead, 1, "dead", "ok")
+    ack(run())
+    rest()
+    local report = audit.run(db, folder)
+    assert.same({}, report.findings)
+    assert.equal(1, report.counts["deaths with a job"])
+  end)
+
+  plants("a death without a job", function()
+    death()
+    sql "DELETE FROM nightshift_finished WHERE name = 'death'"
+  end, "death")
+
+  plants("a job for what did not die", function()
+    death()
+    sql "UPDATE nightshift_finished SET payload = JSON_SET(payload, '$.run', 7) WHERE name = 'death'"
+  end, "death")
+
   plants("a job that is lost", function(parent)
     sql("DELETE FROM nightshift_finished WHERE id = ?", parent)
   end, "lost", "lost ack")

@@ -1,5 +1,5 @@
---- The checks beside the journals: large old trees, the places of workers, the logs of hosts, the
--- ticks of a schedule. The audit and run.lua call them.
+--- The checks beside the journals. They are of large old trees, the places of workers, the logs of
+-- hosts, the ticks of a schedule, jobs pushed for dead ones. The audit and run.lua call them.
 
 local nst = require "nst"
 local journal = require "spec.torture.journal"
@@ -296,4 +296,45 @@ function ticks.check(db, found)
   return want
 end
 
-return { logs = logs, old_tree = old_tree, places = places, rows = rows, ticks = ticks }
+-- ------------------------------------------------------------------- deaths
+
+-- A job is pushed for each death of a job of the torture, in the commit that writes it. Deaths
+-- come from workers and claimers that are killed, from rescues, deadlines and failed children.
+local deaths = {}
+
+--- The name of these jobs, and their queue: no program claims from it, only a host.
+deaths.NAME, deaths.QUEUE = "death", "deaths"
+
+--- Declares them as a host would, before the first claimer works.
+function deaths.prepare(db)
+  assert(db._handle:queue_id(deaths.QUEUE, true))
+  for _, name in ipairs { "work", "bulk" } do
+    assert(db:execute("INSERT INTO nightshift_on_dead (name, on_dead, queue) VALUES (?, ?, ?)", name, deaths.NAME,
+      deaths.QUEUE))
+  end
+end
+
+--- Were they declared?
+function deaths.declared(db)
+  return #assert(db:execute("SELECT name FROM nightshift_on_dead WHERE on_dead = ?", deaths.NAME)) > 0
+end
+
+--- Each death has one job, and each job a death. How many deaths there were.
+-- @tparam Database db
+-- @tparam table died "ID:RUN" -> true
+-- @tparam function found gets a kind and a text
+function deaths.check(db, died, found)
+  local pushed, n = {}, 0
+  for _, row in ipairs(assert(db:execute([[SELECT CONCAT(JSON_VALUE(payload, '$.id'), ':', JSON_VALUE(payload, '$.run'))
+      AS death, COUNT(*) AS n FROM nightshift_finished WHERE name = ? GROUP BY death]], deaths.NAME))) do
+    pushed[row.death] = row.n
+    if not died[row.death] then found("death", ("a job was pushed for %s, which did not die"):format(row.death)) end
+  end
+  for death in pairs(died) do
+    n = n + 1
+    if pushed[death] ~= 1 then found("death", ("%d jobs were pushed for %s"):format(pushed[death] or 0, death)) end
+  end
+  return n
+end
+
+return { deaths = deaths, logs = logs, old_tree = old_tree, places = places, rows = rows, ticks = ticks }

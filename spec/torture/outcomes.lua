@@ -15,7 +15,8 @@
 
 local nst = require "nst"
 local journal = require "spec.torture.journal"
-local torture_rows = require("spec.torture.checks").rows
+local checks = require "spec.torture.checks"
+local torture_rows, deaths = checks.rows, checks.deaths
 
 local outcomes = {}
 
@@ -369,8 +370,9 @@ end
 -- Hosts have this file as their handlers.
 if (...):find "%.lua$" then
   return {
-    work = function(job) return outcomes.run(job) end,
-    bulk = { batch = 10, within = 0.2, run = run_batch },
+    work = { run = function(job) return outcomes.run(job) end, on_dead = deaths.NAME, on_dead_queue = deaths.QUEUE },
+    bulk = { batch = 10, within = 0.2, run = run_batch, on_dead = deaths.NAME, on_dead_queue = deaths.QUEUE },
+    [deaths.NAME] = function() return true end,
     row = function(job) return torture_rows.run(job, outcomes.pick(100, tostring(job.row), job.run)) end,
     tick = function() return true end,
     latest = function() return true end,

@@ -48,6 +48,7 @@ do
   audit.prepare(first)
   torture_rows.prepare(first, folder)
   torture_ticks.prepare(first)
+  checks.deaths.prepare(first)
 end
 
 local cast = cast_of {
