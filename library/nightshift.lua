@@ -530,6 +530,24 @@ function Db:lock(name, opts) end
 ---@return nightshift.DbLock
 function Db:semaphore(name, n, opts) end
 
+---@class nightshift.Change
+---@field payload any `nightshift.null`: null
+---@field queue string?
+---@field priority integer? 0 to 255
+---@field due number|string|nil seconds since 1970, or a text like "2030-01-31T12:00:00Z"; a past one: now
+---@field max_attempts integer? more than it has spent
+---@field tags string[]? in the place of all that it has
+
+--- Changes a job that does not run: what a push has said of it. A ready one is then the last of its
+--- priority. A dead or cancelled job is changed for its retry, but for `due`.
+---@param id integer
+---@param change nightshift.Change
+---@return true? ok
+---@return string? message
+---@return nightshift.Code? code `NOT_FOUND`, `STATE`, `INVALID`, `TOO_BIG`, `DUPLICATE`
+---@return integer? holder with `DUPLICATE`: the live job that has the key
+function Db:update(id, change) end
+
 --- Gives a live job another priority; a ready one is the last of its new lane.
 --- `tree`: all below it as well.
 ---@overload fun(self: nightshift.Db, filter: nightshift.ManyOptions, priority: integer): nightshift.ManyCounts?
@@ -993,6 +1011,8 @@ local Queue = {}
 
 ---@class nightshift.PushOptions
 ---@field delay nightshift.Duration? run it this much later
+---@field at number|string|nil run it then: seconds since 1970, or a text like "2030-01-31T12:00:00Z"; without `delay`
+---@field tags string[]? up to 16 of 1 to 64 characters, without control characters
 ---@field priority integer? 0 to 255, higher first; default 100
 ---@field decay integer? 0 to 255: priority it loses with each failure, crash or `again`, down to 0; default 8
 ---@field unique string|nightshift.Unique|nil key that at most one live job of the queue has
@@ -1096,6 +1116,7 @@ function Queue:stats() end
 ---@field root integer?
 ---@field phase integer how often `wait` has parked it
 ---@field after integer[] the jobs that it was pushed to wait for, without parent and children
+---@field tags string[] sorted
 ---@field results nightshift.Result[] outcomes of its children, in the order of spawning, and behind them of the jobs of
 ---`after`
 ---@field awaits string? the signal it has waited for
@@ -1252,6 +1273,7 @@ function Job:db() end
 ---@field max_crashes integer
 ---@field paused integer? by the pause of which job
 ---@field after integer[]? the jobs that it was pushed to wait for, without parent and children
+---@field tags string[]? sorted; nil: it has none
 ---@field decay integer
 ---@field deadline number?
 ---@field timeout number seconds

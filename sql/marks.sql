@@ -106,6 +106,10 @@ LEFT(REGEXP_REPLACE(LEFT(SUBSTRING_INDEX({live_error}, CHAR(10 USING utf8mb4), 1
 (e.error IS NULL OR COALESCE(p.error, '') = e.error
   OR SUBSTRING_INDEX(p.error, CHAR(10 USING utf8mb4), 1) = e.error OR {source_kind} = e.error)
 
+-- mark: tagged
+-- Has the ended job f tags? A number.
+COALESCE((SELECT 1 FROM nightshift_tag g WHERE g.job_id = f.id LIMIT 1), 0)
+
 -- mark: claims
 -- Behind `LEFT JOIN `: the claim c of job j, if it is claimed. The LIMIT makes the server
 -- unfold the leases once, and not once for each job.
@@ -146,7 +150,7 @@ j.id, j.run, j.queue_id, j.name, j.payload, j.state,
   j.attempts, j.polls, j.crashes, j.max_attempts, j.max_polls,
   255 - j.rank AS priority, j.parent, j.root, j.created, j.due, j.deadline,
   j.timeout, j.nonce, {now} AS now, j.phase, j.awaits, j.ukey,
-  j.after_ids IS NOT NULL AS follows
+  (j.after_ids IS NOT NULL) + 2 * j.tagged AS follows
 
 -- mark: signal
 -- Behind `SELECT s.… `: the signal that job j has waited for, sent by name or without one.

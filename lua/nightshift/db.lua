@@ -67,9 +67,16 @@ function methods:job(id)
   if not info then return nil, message, code end
   -- outside a handler `state` is the job's state, and the state that a poll keeps is `kept`
   info.kept, info.state, info.where = info.state, info.where, nil
+  local rows
+  if info._tagged then
+    info._tagged = nil
+    rows, message, code = self._handle:execute("@settle_tag_list", info.id)
+    if not rows then return nil, message, code end
+    info.tags = core.array {}
+    for i, row in ipairs(rows) do info.tags[i] = row.tag end
+  end
   if not info._follows then return info end
   info._follows = nil
-  local rows
   rows, message, code = self._handle:execute("@admin_after", info.id, info.id)
   if not rows then return nil, message, code end
   info.after = #rows > 0 and results.ids(rows) or nil
@@ -235,6 +242,26 @@ function methods:delete(id, opts)
   if not handle then return nil, whole, given end
   if given.tree then return handle:prune_tree(whole) end
   return handle:delete(whole)
+end
+
+--- Changes what a push has said about a job: {payload =, queue =, priority =, due =, max_attempts =,
+-- tags =}. A ready job is then the last of its priority. A running one is STATE, and so is a done one. A
+-- dead or cancelled job is changed for its retry. `nightshift.null` is the payload null.
+---@param id integer
+---@param change table
+---@return true|nil
+---@return string? message
+---@return string? code
+---@return integer? holder with DUPLICATE: the live job that has the key
+function methods:update(id, change)
+  local handle = live(self, "update")
+  local whole = check_id("update", id)
+  if type(change) ~= "table" then raise("update: the changes must be a table, got %s", type(change)) end
+  local given, message, code = options.read("update", change, options.UPDATE)
+  if not given then return nil, message, code end
+  if next(given) == nil then return nil, "update: there is nothing to change", "INVALID" end
+  given.json, given.payload = given.payload, nil
+  return handle:update(whole, given)
 end
 
 --- Makes a scheduled job ready now. `tree`: all at or below it; gives how many.
@@ -533,7 +560,7 @@ function methods:rescue(opts)
 end
 
 scope.watch(methods, { "queue", "execute", "cancel", "pause", "resume", "pause_name", "resume_name", "pause_all",
-  "resume_all", "retry", "delete", "run_now", "deadline", "reprioritise", "move",
+  "resume_all", "retry", "delete", "update", "run_now", "deadline", "reprioritise", "move",
   "signal", "flow", "flow_many", "prune", "adopt", "schedule", "schedule_pause", "schedule_resume", "schedule_run",
   "schedule_remove" })
 

@@ -52,6 +52,15 @@ function lazy.after(self)
   return rows and results.ids(rows) or error("job.after: " .. message, 0)
 end
 
+function lazy.tags(self)
+  if not self._tagged then return {} end
+  local rows, message = self._backend.ask("settle_tag_list", self.id)
+  if not rows then error("job.tags: " .. message, 0) end
+  local list = {}
+  for i, row in ipairs(rows) do list[i] = row.tag end
+  return list
+end
+
 function lazy.results(self) return results.of(self.id, self.after, self._backend.ask) end
 
 function meta.__index(self, key)

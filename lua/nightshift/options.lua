@@ -5,6 +5,7 @@
 -- caller's line. A bad value came from outside and gives `nil, message, "INVALID"`.
 
 local core = require "nightshift.core"
+local units = require "nightshift.units"
 
 local options = {}
 
@@ -295,6 +296,7 @@ options.MAX_NAME = 100
 
 local MAX_UNIQUE = 190 -- characters
 local CENTURY = 3155760000 -- seconds; no duration of a job is longer
+local LAST_INSTANT = 32503680000 -- the year 3000, in seconds since 1970
 
 --- Check: a key, which unlike a name may be any text: it is compared byte by
 -- byte, and shown escaped.
@@ -386,6 +388,65 @@ function options.names(value, what)
   return names
 end
 
+--- Check: an instant, seconds since 1970 UTC, or the same as an RFC 3339 text; gives microseconds.
+function options.instant(value, what)
+  local kind = type(value)
+  if kind ~= "number" and kind ~= "string" then
+    raise('%s must be seconds since 1970 or a text like "2030-01-31T12:00:00Z", got %s', what, kind)
+  end
+  local seconds = value
+  if kind == "string" then seconds = units.instant_of(value) end
+  if not seconds then
+    return nil, ('%s must be seconds since 1970 or a text like "2030-01-31T12:00:00Z", got \'%s\''):format(what,
+      options.shown(value))
+  end
+  if seconds > 0 and seconds <= LAST_INSTANT then return math.floor(seconds * 1000000 + 0.5) end
+  return nil, ("%s must be after 1970 and before the year 3000, got %s"):format(what, value)
+end
+
+--- Check: any JSON value; gives its text.
+local function json(value, what)
+  local text, message = core.encode(value, math.maxinteger, what)
+  if text then return text end
+  return nil, message
+end
+
+local MAX_TAGS, MAX_TAG = 16, 64 -- of a job; characters
+
+local function check_tag(tag, what)
+  if type(tag) ~= "string" then raise("%s must be a text, got %s", what, type(tag)) end
+  local length, bad = utf8.len(tag)
+  if not length then return nil, ("%s is not valid UTF-8 at byte %d"):format(what, bad) end
+  if tag:find "%c" or tag:find "\xC2[\x80-\x9F]" then return nil, what .. " has a control character" end
+  if length >= 1 and length <= MAX_TAG then return true end
+  return nil, ("%s has %d characters; it must have 1 to %d"):format(what, length, MAX_TAG)
+end
+
+--- Check: a list of tags, which may be empty; gives it sorted, as JSON text.
+local function tags(value, what)
+  if type(value) ~= "table" then raise("%s must be a list of texts, got a %s", what, type(value)) end
+  local hole = options.hole(value)
+  if hole then raise("%s must be a list without holes; item %d is nil", what, hole) end
+  local list, seen = core.array {}, {}
+  for i, tag in ipairs(value) do
+    local ok, message = check_tag(tag, ("%s: item %d"):format(what, i))
+    if not ok then return nil, message end
+    if not seen[tag] then list[#list + 1], seen[tag] = tag, true end
+  end
+  if #list > MAX_TAGS then return nil, ("%s has %d tags, the limit is %d"):format(what, #list, MAX_TAGS) end
+  return (core.encode(list))
+end
+
+--- What db:update changes; the core checks it again.
+options.UPDATE = {
+  payload = json,
+  queue = options.typed "string",
+  priority = options.integer(0, 255),
+  due = options.instant,
+  max_attempts = options.COUNT,
+  tags = tags,
+}
+
 --- The options of a push; the core checks them again.
 options.PUSH = {
   after = after,
@@ -393,6 +454,8 @@ options.PUSH = {
   parent = options.integer(1, math.maxinteger),
   id = options.integer(1, math.maxinteger),
   delay = span(0),
+  at = options.instant,
+  tags = tags,
   priority = options.integer(0, 255),
   decay = options.integer(0, 255),
   unique = unique_push,
@@ -442,6 +505,8 @@ function options.entry(verb, name, payload, given, known)
   if given == nil then return { name = name, payload = payload } end
   local entry, message, code = options.read(verb, given, known or options.PUSH)
   if not entry then return nil, message, code end
+  if entry.at and entry.delay then return nil, verb .. ": 'at' and 'delay' exclude each other", "INVALID" end
+  if entry.tags == "[]" then entry.tags = nil end
   entry.name, entry.payload = name, payload
   entry.on_fail_run, entry.on_fail = entry.on_fail == "run" and 1 or nil, nil
   entry.again = entry.id and 1 -- of a push that ended in doubt

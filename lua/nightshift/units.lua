@@ -155,19 +155,22 @@ local function epoch(year, month, day, hour, minute, second)
 end
 
 --- Seconds since 1970 of a text like 2026-11-26T06:00:00Z, which may lack its end: the seconds, the
--- time of the day. UTC. nil when it is no such text, or there is no such moment.
+-- time of the day. UTC, unless it ends in an offset like +02:00. nil when it is no such text, or
+-- there is no such moment.
 ---@param text string
 ---@return number|nil
 function units.instant_of(text)
   local year, month, day, rest = text:match "^(%d%d%d%d)-(%d%d)-(%d%d)(.*)$"
   if rest == "" then rest = "T00:00" end
-  local hour, minute, tail = (rest or ""):match "^[T ](%d%d):(%d%d)(.-)Z?$"
+  local time, sign, ahead, more = (rest or ""):match "^(.-)([+-])(%d%d):(%d%d)$"
+  local hour, minute, tail = (time or rest or ""):match "^[T ](%d%d):(%d%d)(.-)Z?$"
   local second = tail == "" and 0 or tonumber(tail and tail:match "^:(%d%d%.?%d*)$")
-  if not second then return nil end
-  year, month, day, hour, minute = numbers(year, month, day, hour, minute)
+  if not second or time and rest:find "Z" then return nil end
+  year, month, day, hour, minute, ahead, more = numbers(year, month, day, hour, minute, ahead or 0, more or 0)
   if month < 1 or month > 12 or day < 1 or day > length(year, month) then return nil end
-  if hour > 23 or minute > 59 or second >= 61 then return nil end
-  return days(year, month, day) * 86400 + hour * 3600 + minute * 60 + second
+  if hour > 23 or minute > 59 or second >= 61 or ahead > 23 or more > 59 then return nil end
+  local offset = (ahead * 60 + more) * (sign == "-" and -60 or 60)
+  return days(year, month, day) * 86400 + hour * 3600 + minute * 60 + second - offset
 end
 
 local YEAR = 31556952 -- seconds, on average

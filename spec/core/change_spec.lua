@@ -1,4 +1,4 @@
--- Changing jobs from outside: deleting them. Beside claims, exactly one of both has the job.
+-- Changing jobs from outside: deleting and updating them; tags. Beside a claim exactly one has the job.
 
 local crew = require "spec.support.crew"
 local db = require "spec.support.db"
@@ -152,6 +152,18 @@ describe("delete", function()
     assert.is_nil(handle:job(id))
   end)
 
+  it("of a done job frees the key that it has for a period", function()
+    local id = assert(q:push("a", 1, { unique = { key = "k", period = "1h" } }))
+    assert(q:claim():ack())
+    assert.equal("DUPLICATE", select(3, q:push("a", 1, { unique = "k" })))
+    assert(handle:delete(id))
+    assert.same({}, rows_of(id))
+    id = assert(q:push("a", 1, { unique = { key = "k", period = "1h" }, delay = 60 }))
+    assert(handle:update(id, { queue = "other" }))
+    assert(q:push("a", 1, { unique = "k", delay = 60 }))
+    assert.equal("1", db.sql("SELECT held IS NOT NULL FROM nightshift_unique_key WHERE job_id = " .. id, name))
+  end)
+
   it("by 25 connections beside 25 claimers: each job is either claimed or deleted", function()
     local items = {}
     for i = 1, 500 do items[i] = { "n", i, { delay = i % 5 == 0 and 0.3 or nil } } end
@@ -209,5 +221,244 @@ describe("delete", function()
     for line in io.lines(path) do assert.is_nil(deleted[math.tointeger(line)]) end
     h:signal "TERM"
     assert.equal(0, h:wait(30))
+  end)
+end)
+
+-- What may be changed, and of which jobs.
+describe("update", function()
+  with_database(function(...) handle, q, url, name = ... end)
+  after_each(crew.clean)
+
+  local function refuses(code, pattern, id, change)
+    local ok, message, why = handle:update(id, change)
+    assert.same({ nil, code }, { ok, why })
+    assert.matches(pattern, message)
+  end
+
+  it("changes all that a push has said, wherever the job waits", function()
+    local at = os.time() + 3600
+    local places = {
+      ready = function() return q:push("a", 1, { unique = "k" }) end,
+      scheduled = function() return q:push("a", 1, { delay = 60, unique = "k" }) end,
+      paused = function()
+        local id = q:push("a", 1, { unique = "k" })
+        assert(handle:pause(id))
+        return id
+      end,
+      waiting = function()
+        return q:push("a", 1, { after = { assert(q:push("b", 1, { delay = 60 })) }, unique = "k" })
+      end,
+    }
+    for place, push in pairs(places) do
+      local id = assert(push())
+      assert.is_true(handle:update(id, { payload = { x = place }, queue = "other", priority = 200, max_attempts = 3,
+        tags = { "b", "a", "b" }, due = at }), place)
+      local info = handle:job(id)
+      assert.same({ { x = place }, "other", 200, 3, at + 0.0, { "a", "b" } },
+        { info.payload, info.queue, info.priority, info.max_attempts, info.due, { table.unpack(info.tags) } }, place)
+      assert.equal("DUPLICATE", select(3, handle:queue "other":push("a", 1, { unique = "k" })))
+      assert(handle:delete(assert(q:push("a", 1, { unique = "k", delay = 60 })))) -- the key is free in the old one
+      if place == "paused" then assert(handle:resume(id)) end
+      if place ~= "waiting" then
+        assert.equal("scheduled", handle:job(id).state, place)
+        assert(handle:update(id, { due = 1 }))
+        local job = assert(handle:queue "other":claim(), place)
+        assert.same({ id, { x = place }, 3, { "a", "b" } }, { job.id, job.payload, job.max_attempts, job.tags })
+        assert(job:ack())
+      end
+      assert(handle:delete(id))
+      assert.equal("0", db.sql("SELECT COUNT(*) FROM nightshift_tag", name))
+    end
+  end)
+
+  it("mends a dead letter for its retry, but changes no done job", function()
+    local id = assert(q:push("a", { to = "wrong" }, { max_attempts = 1, tags = { "old" } }))
+    assert(q:claim():fail "no such address")
+    refuses("STATE", "it is due when it is retried", id, { due = 1 })
+    assert(handle:update(id, { payload = { to = "right" }, queue = "mended", priority = 7, tags = { "new" } }))
+    assert(handle:retry(id))
+    local job = assert(handle:queue "mended":claim())
+    assert.same({ id, { to = "right" }, 7, { "new" } }, { job.id, job.payload, job.priority, job.tags })
+    assert(job:ack())
+    refuses("STATE", "is done", id, { payload = 1 })
+    refuses("NOT_FOUND", "no job", id + 77, { payload = 1 })
+  end)
+
+  it("refuses a running job, a wait for a signal, spent attempts, a taken key and bad values", function()
+    local id = assert(q:push("a", 1, { unique = "k" }))
+    assert(handle:queue "there":push("a", 1, { unique = "k", delay = 60 }))
+    local ok, _, code, holder = handle:update(id, { queue = "there" })
+    assert.same({ nil, "DUPLICATE" }, { ok, code })
+    assert.equal(1, handle:job(holder).run)
+    assert.equal("q", handle:job(id).queue)
+    local job = assert(q:claim())
+    refuses("STATE", "is running", id, { priority = 1 })
+    assert(job:fail("no", { retry_in = 60 }))
+    refuses("INVALID", "has failed 1 times already", id, { max_attempts = 1 })
+    assert(handle:run_now(id))
+    assert(q:claim():wait { signal = "go" })
+    refuses("STATE", "waits for a signal", id, { due = 5 })
+    assert(handle:update(id, { payload = nightshift.null }))
+    assert.is_nil(handle:job(id).payload)
+    assert.equal("waiting", handle:job(id).state)
+    refuses("INVALID", "nothing to change", id, {})
+    refuses("INVALID", "year 3000", id, { due = 1e12 })
+    refuses("TOO_BIG", "limit", id, { payload = ("x"):rep(1 << 20) })
+    assert.has_error(function() handle:update(id, { name = "b" }) end)
+    assert.has_error(function() handle:update(id) end)
+  end)
+
+  it("by 25 connections beside 25 claimers: who has claimed a job has its last payload", function()
+    local items = {}
+    for i = 1, 300 do items[i] = { "n", 0 } end
+    local ids = assert(q:push_many(items))
+    db.sql("CREATE TABLE told (id BIGINT, n INT); CREATE TABLE ran (id BIGINT, n INT)", name)
+    local function open()
+      return eventually(function() return nightshift.open(url) end)
+    end
+    local updaters = crew.fork(25, function(i)
+      local own <close> = open()
+      for k = #ids - i + 1, 1, -25 do
+        local ok, message, code = own:update(ids[k], { payload = i, priority = k % 3 == 0 and 90 or nil })
+        assert(ok or code == "STATE", message)
+        if ok then assert(own:execute("INSERT INTO told VALUES (?, ?)", ids[k], i)) end
+      end
+    end)
+    local claimers = crew.fork(25, function()
+      local own <close> = open()
+      for job in own:queue "q":jobs { wait = 0.3 } do
+        assert(own:execute("INSERT INTO ran VALUES (?, ?)", job.id, job.payload))
+        assert(job:ack())
+      end
+    end)
+    updaters:wait()
+    claimers:wait()
+    assert.equal("300\t300", db.sql("SELECT COUNT(*), COUNT(DISTINCT id) FROM ran", name))
+    assert.equal("0", db.sql("SELECT COUNT(*) FROM told JOIN ran USING (id) WHERE told.n <> ran.n", name))
+  end)
+end)
+
+describe("tags and at", function()
+  with_database(function(...) handle, q, url, name = ... end)
+
+  local function statements(fn)
+    local function count()
+      return tonumber(handle:execute([[SELECT VARIABLE_VALUE AS n FROM information_schema.SESSION_STATUS
+        WHERE VARIABLE_NAME = 'QUESTIONS']])[1].n)
+    end
+    local before = count()
+    fn()
+    return count() - before
+  end
+
+  it("tags are kept through retry and history, and pruned with that", function()
+    local hostile = { "'; DROP TABLE nightshift_tag; --", "\u{1F600}\u{202E}", '"\\', "a,b", ("\u{e9}"):rep(64), "%_" }
+    local id = assert(q:push("a", 1, { tags = hostile }))
+    local sorted = { table.unpack(hostile) }
+    table.sort(sorted)
+    local job = assert(q:claim())
+    assert.same(sorted, job.tags)
+    assert(job:discard "no")
+    assert.same(sorted, { table.unpack(handle:job(id).tags) })
+    assert(handle:retry(id))
+    job = assert(q:claim())
+    assert.same(sorted, job.tags)
+    assert(job:ack())
+    assert.equal(1, handle:prune { done = 0 })
+    assert.equal("0", db.sql("SELECT COUNT(*) FROM nightshift_tag", name))
+    assert.is_nil(handle:job(id))
+  end)
+
+  it("come with push_many, children and flows, and go with what leaves no history", function()
+    local ids = assert(q:push_many { { "a", 1, { tags = { "x" } } }, { "b", 2 }, { "c", 3, { tags = { "x", "y" } } } })
+    assert.same({ "x", "y" }, { table.unpack(handle:job(ids[3]).tags) })
+    assert.is_nil(handle:job(ids[2]).tags)
+    local top = assert(q:claim())
+    local kid = top:spawn("kid", 1, { tags = { "kid" }, delay = 60 })
+    assert(top:ack())
+    assert.same({ "kid" }, { table.unpack(handle:job(kid).tags) })
+    local root, shape = assert(handle:flow { name = "top", queue = "f", tags = { "t" }, children = {
+      { name = "n", tags = { "u" } } } })
+    assert.same({ "t", "u" }, { handle:job(root).tags[1], handle:job(shape.children[1].id).tags[1] })
+    assert.same({}, assert(q:claim()).tags)
+    assert(handle:queue "w":push("parent", 1))
+    assert.equal(0, (host.drain(url, [[return { parent = function(job)
+      job:spawn("by worker", 1, { tags = { "w" }, at = 4102441199 })
+    end }]], { "--drain", "--queues", "w" })))
+    assert.equal("w\t4102441199000000", db.sql([[SELECT tag, due FROM nightshift_tag
+      JOIN nightshift_job j ON id = job_id WHERE j.name = 'by worker']], name))
+    local brief <close> = assert(nightshift.open { url = url, history = "failed" })
+    local mine = brief:queue "brief"
+    for i = 1, 20 do assert(mine:push("n", i, i % 2 == 0 and { tags = { "gone" } } or nil)) end
+    for job in mine:jobs() do assert(job:ack()) end
+    assert.equal("0", db.sql("SELECT COUNT(*) FROM nightshift_tag WHERE tag = 'gone'", name))
+    assert.equal("0", db.sql("SELECT COUNT(*) FROM nightshift_finished WHERE name = 'n'", name))
+  end)
+
+  it("are those of the push that replaces a job", function()
+    local id = assert(q:push("a", 1, { unique = { key = "k", period = "1h" }, tags = { "old" }, delay = 60 }))
+    local replace = { key = "k", on_conflict = "replace" }
+    assert.equal(id, q:push("a", 2, { unique = replace, tags = { "new" }, at = 4102441199 }))
+    assert.same({ 2, 4102441199.0, { "new" } },
+      { handle:job(id).payload, handle:job(id).due, { table.unpack(handle:job(id).tags) } })
+    assert.equal(id, q:push("a", 3, { unique = replace }))
+    assert.is_nil(handle:job(id).tags)
+    assert.equal("0", db.sql("SELECT COUNT(*) FROM nightshift_tag", name))
+  end)
+
+  it("cost a push without them nothing", function()
+    assert(q:push("a", 1)) -- connects, prepares
+    assert(q:push("a", 1))
+    local plain = statements(function() assert(q:push("a", 1)) end)
+    db.sql("RENAME TABLE nightshift_tag TO elsewhere", name) -- none of the verbs looks there
+    assert.equal(plain, statements(function() assert(q:push("a", 1)) end))
+    assert(q:push_many { { "a", 1 }, { "b", 2, { delay = 60, unique = "k" } } })
+    for job in q:jobs() do assert(job:ack()) end
+    db.sql("RENAME TABLE elsewhere TO nightshift_tag", name)
+  end)
+
+  it("are refused when they are no tags", function()
+    for what, bad in pairs { ["17 tags"] = {}, ["65 characters"] = { ("a"):rep(65) }, ["0 characters"] = { "" },
+      ["control character"] = { "a\nb" }, ["UTF%-8"] = { "\xff" } } do
+      if what == "17 tags" then for i = 1, 17 do bad[i] = "t" .. i end end
+      local id, message, code = q:push("a", 1, { tags = bad })
+      assert.same({ nil, "INVALID" }, { id, code })
+      assert.matches(what, message)
+    end
+    assert.has_error(function() q:push("a", 1, { tags = "x" }) end)
+    assert.has_error(function() q:push("a", 1, { tags = { 1 } }) end)
+    assert.is_nil(handle:job(assert(q:push("a", 1, { tags = {} }))).tags)
+  end)
+
+  it("at is the due instant, exactly, and a past one means now", function()
+    local at = os.time() + 3600.25
+    local id = assert(q:push("a", 1, { at = at }))
+    assert.same({ "scheduled", at }, { handle:job(id).state, handle:job(id).due })
+    id = assert(q:push("b", 1, { at = "2099-12-31T23:59:59.5+01:00" }))
+    assert.equal(4102441199.5, handle:job(id).due)
+    id = assert(q:push("c", 1, { at = 1 }))
+    assert.equal(id, assert(q:claim { wait = 5 }).id)
+    assert.equal("INVALID", select(3, q:push("a", 1, { at = at, delay = 1 })))
+    for _, bad in ipairs { -1, 0, 1e30, 0 / 0, "tomorrow", "2025-13-01T00:00:00Z", "2025-01-01T00:00:00Z+01:00" } do
+      assert.equal("INVALID", select(3, q:push("a", 1, { at = bad })), tostring(bad))
+    end
+  end)
+
+  it("are options of CALL nightshift_push, too", function()
+    local function call(options)
+      return handle:execute("CALL nightshift_push('q', 'sql', 'null', ?)", options)
+    end
+    assert(call '{"at": 4102441199.5, "tags": ["b", "a", "b"]}')
+    local id = handle:execute("SELECT @nightshift_id AS id")[1].id
+    local info = handle:job(id)
+    assert.same({ "scheduled", 4102441199.5, { "a", "b" } }, { info.state, info.due, { table.unpack(info.tags) } })
+    assert(call '{"at": 7, "tags": []}')
+    assert.equal("sql", assert(q:claim()).name)
+    for _, bad in ipairs { '{"at": 1, "delay": 2}', '{"at": -1}', '{"at": "x"}', '{"tags": "a"}', '{"tags": [1]}',
+      '{"tags": [""]}', '{"tags": ["a\\u0001"]}', '{"at": 1e30}' } do
+      local ok, message = call(bad)
+      assert.is_nil(ok, bad)
+      assert.matches("nightshift_push: INVALID", message)
+    end
   end)
 end)

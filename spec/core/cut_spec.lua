@@ -772,6 +772,11 @@ local verbs = {
     verb = function(q, job) return q.db:cancel(job.id) end,
     no = { live = 1, ready = 1 }, yes = { past = 1 }, again = "STATE",
   },
+  update = {
+    prepare = function(_, pushed) return pushed end,
+    verb = function(q, job) return q.db:update(job.id, { payload = 2, tags = { "t" }, due = 32503600000 }) end,
+    no = { live = 1, ready = 1 }, yes = { live = 1, later = 1 },
+  },
   delete = {
     prepare = function(_, pushed) return pushed end,
     verb = function(q, job) return q.db:delete(job.id) end,
@@ -793,7 +798,8 @@ describe("a connection that is cut at any byte", function()
   end)
   -- Leaves nothing for the next try.
   local function clean()
-    local tables = { "job", "ready", "scheduled", "edge", "child", "lease", "unique_key", "finished", "attempt" }
+    local tables = { "job", "ready", "scheduled", "edge", "child", "lease", "unique_key", "finished", "attempt",
+      "tag" }
     for _, table in ipairs(tables) do
       assert(direct:execute("DELETE FROM nightshift_" .. table .. (table == "ready" and " WHERE job_id > 0" or "")))
     end

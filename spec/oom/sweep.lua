@@ -52,7 +52,7 @@ end
 
 local function wipe()
   for _, name in ipairs { "job", "ready", "scheduled", "edge", "child", "signal", "met", "lease", "holder", "running",
-    "finished", "attempt", "unique_key", "slot", "served", "pause", "paused_name", "owed",
+    "finished", "attempt", "unique_key", "slot", "served", "pause", "paused_name", "owed", "tag",
     "schedule" } do
     assert(watch:execute("DELETE FROM nightshift_" .. name))
   end
@@ -600,6 +600,21 @@ local calls = {
       return id
     end,
     run = function(h, id) return h:delete(id) end,
+  },
+  update = {
+    arrange = function(h) return push(h, { unique = "key", tags = '["a"]' }) end,
+    run = function(h, id)
+      return h:update(id, { json = "[1]", queue = "other", priority = 7, due = 1 << 55, max_attempts = 3,
+        tags = '["b"]' })
+    end,
+  },
+  ["update, of a dead one"] = {
+    arrange = function(h)
+      local id = push(h)
+      assert(h:cancel(id))
+      return id
+    end,
+    run = function(h, id) return h:update(id, { json = "[1]", tags = '["b"]' }) end,
   },
   retry = { arrange = finished, run = function(h, id) return h:retry(id) end },
   run_now = {

@@ -57,7 +57,7 @@ end
 
 -- Jobs of every ending, and a host that works them.
 local HANDLERS = [[return {
-  plain = function(job) job:progress(0.5, "half"); job:spawn("child", 1); return 1 end,
+  plain = function(job) assert(job.tags[1] == "w"); job:progress(0.5, "half"); job:spawn("child", 1); return 1 end,
   child = function() end,
   poll = function(job) if job.polls == 0 then return job:again(0, { n = 1 }) end end,
   fails = function() error "no" end,
@@ -76,7 +76,7 @@ function verbs.worker(place)
   assert(h._handle:execute("@listen_nudge", 0, 0))
   assert(h._handle:execute("@listen_out"))
   local q = assert(h:queue "mail")
-  assert(q:push("plain", 1, { unique = "w" }))
+  assert(q:push("plain", 1, { unique = "w", tags = { "w" } }))
   for _, name in ipairs { "poll", "fails", "gone", "parent" } do assert(q:push(name, 1, { max_attempts = 1 })) end
   local waits = assert(q:push("waits", 1, { max_attempts = 1 }))
   assert(h:signal(waits, "gone", "go"))

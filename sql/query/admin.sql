@@ -47,7 +47,7 @@ SELECT j.id, j.run, j.queue_id, q.name AS queue, j.name, j.payload, j.state,
   j.timeout, j.nonce, j.ukey, j.unmet, r.progress, r.status,
   c.holder, {state} AS outcome, NULL AS reason, NULL AS error, NULL AS result,
   NULL AS finished_at, {now} AS now, IF(j.waits = 'signal', j.awaits, NULL) AS awaits, j.phase,
-  j.decay, j.paused, j.after_ids IS NOT NULL AS follows
+  j.decay, j.paused, (j.after_ids IS NOT NULL) + 2 * j.tagged AS follows
 FROM nightshift_job j
 JOIN nightshift_queue q ON q.id = j.queue_id
 LEFT JOIN nightshift_running r ON r.job_id = j.id AND r.run = j.run
@@ -55,16 +55,25 @@ LEFT JOIN {lease}
 WHERE j.id = ?
 
 -- name: admin_info_finished
--- Params: job. Key: PRIMARY of finished. No locks.
+-- Params: job. Keys: PRIMARY of finished, and of tag, one row. No locks.
 SELECT f.id, f.run, f.queue_id, q.name AS queue, f.name, f.payload, NULL AS state,
   f.attempts, f.polls, f.crashes, f.max_attempts, f.max_polls, f.max_crashes,
   f.priority, f.parent, f.root, f.created, f.created AS due, f.deadline,
   f.timeout, f.nonce, f.ukey, 0 AS unmet, NULL AS progress, NULL AS status,
   f.holder, f.outcome, f.reason, f.error, f.result, f.finished_at, {now} AS now,
-  NULL AS awaits, 0 AS phase, f.decay, NULL AS paused, f.after_ids IS NOT NULL AS follows
+  NULL AS awaits, 0 AS phase, f.decay, NULL AS paused,
+  (f.after_ids IS NOT NULL) + 2 * {tagged} AS follows
 FROM nightshift_finished f
 JOIN nightshift_queue q ON q.id = f.queue_id
 WHERE f.id = ?
+
+-- name: admin_key_held
+-- Params: queue, job, its new queue, key. Key: PRIMARY of unique_key, twice; both rows are the
+-- job's. The period of its key goes with it.
+UPDATE nightshift_unique_key o
+STRAIGHT_JOIN nightshift_unique_key n FORCE INDEX (PRIMARY)
+SET n.held = o.held
+WHERE o.queue_id = ? AND o.ukey = n.ukey AND o.job_id = ? AND n.queue_id = ? AND n.ukey = ?
 
 -- name: admin_link
 -- Params: parent, child. Key: PRIMARY of child, by its parent. No locks. The child's place.
@@ -164,12 +173,12 @@ DELETE nightshift_paused_name FROM nightshift_paused_name WHERE name = ?
 INSERT INTO nightshift_job
   (id, queue_id, name, payload, priority, rank, run, max_attempts, max_polls,
    max_crashes, backoff, timeout, deadline, created, due, parent, root, on_fail,
-   ukey, nonce, decay, after_ids, since, max_phases)
+   ukey, nonce, decay, after_ids, since, max_phases, tagged)
 SELECT id, queue_id, name, payload, priority, 255 - priority, run + 1,
   max_attempts, max_polls, max_crashes, backoff, timeout,
   {now} + deadline - created, {now}, {now}, parent, root, on_fail, ukey, nonce,
-  decay, after_ids, (run + 1) * 1048576, max_phases
-FROM nightshift_finished WHERE id = ?
+  decay, after_ids, (run + 1) * 1048576, max_phases, {tagged}
+FROM nightshift_finished f WHERE id = ?
 
 -- name: admin_schedule
 -- Params: run_at, job, queue, rank, run, kind. Key: PRIMARY of scheduled, behind the
@@ -208,6 +217,22 @@ DELETE nightshift_met FROM nightshift_met WHERE on_id = ?
 -- row that stays is dropped by the next claim that reads it.
 SET STATEMENT innodb_lock_wait_timeout=0 FOR
 DELETE FROM nightshift_scheduled WHERE run_at = ? AND job_id = ?
+
+-- name: admin_update
+-- Params: runs more, queue, rank, priority, due, the same for wish, max_attempts, payload, tagged,
+-- job; of priority to tagged NULL: as it is. Key: PRIMARY of job, locked by admin_lock.
+UPDATE nightshift_job SET run = run + ?, queue_id = ?, rank = ?,
+  priority = COALESCE(?, priority), due = COALESCE(?, due), wish = COALESCE(?, wish),
+  max_attempts = COALESCE(?, max_attempts), payload = COALESCE(?, payload),
+  tagged = COALESCE(?, tagged)
+WHERE id = ?
+
+-- name: admin_update_past
+-- Params: queue, priority, max_attempts, payload, job; of the last three before it NULL: as it is.
+-- Key: PRIMARY of finished, locked by admin_finished.
+UPDATE nightshift_finished SET queue_id = ?, priority = COALESCE(?, priority),
+  max_attempts = COALESCE(?, max_attempts), payload = COALESCE(?, payload)
+WHERE id = ?
 
 -- name: prune_attempts
 -- Params: [id,…]. Key: PRIMARY of attempt, by its job.
@@ -309,3 +334,8 @@ ORDER BY c.seq, c.id LIMIT ?
 -- Params: [id,…]. Key: PRIMARY of signal, by its job. Signals that no job waited for.
 DELETE s FROM JSON_TABLE(?, {ids}) v
 STRAIGHT_JOIN nightshift_signal s FORCE INDEX (PRIMARY) ON s.job_id = v.id
+
+-- name: prune_tags
+-- Params: [id,…]. Key: PRIMARY of tag, by its job.
+DELETE t FROM JSON_TABLE(?, {ids}) v
+STRAIGHT_JOIN nightshift_tag t FORCE INDEX (PRIMARY) ON t.job_id = v.id

@@ -263,14 +263,14 @@ INSERT INTO nightshift_edge (on_id, job_id) VALUES (?, ?)
 
 -- name: push_job
 -- Array-bound. Params: the ones of push_plain, then max_polls, deadline from now or else its
--- parent's, delay, parent, root. Then unmet, on_fail, unique key, paused with its parent, ids
--- that it was to wait for, max_phases. Key: PRIMARY, appended at its end.
+-- parent's, delay, earliest due, parent, root. Then unmet, on_fail, unique key, paused with its
+-- parent, ids that it was to wait for, max_phases, tagged. Key: PRIMARY, appended at its end.
 INSERT INTO nightshift_job
   (id, queue_id, name, payload, priority, rank, max_attempts, max_crashes,
    backoff, timeout, nonce, decay, created, max_polls, deadline, due, parent,
-   root, unmet, on_fail, ukey, paused, after_ids, max_phases)
+   root, unmet, on_fail, ukey, paused, after_ids, max_phases, tagged)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, {now}, ?, COALESCE({now} + ?, ?),
-        {now} + ?, ?, ?, ?, ?, ?, ?, ?, ?)
+        GREATEST({now} + ?, ?), ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: push_one
 -- A whole push of one job in one round trip: its rows, the commit, the ring. Params: queue, id,
@@ -354,6 +354,13 @@ FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$[0]',
   kind INT UNSIGNED PATH '$[1]')) v
 JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id
 
+-- name: push_tags
+-- Params: [[id,["tag",…]],…]. Keys: PRIMARY and tag of tag.
+INSERT INTO nightshift_tag (job_id, tag)
+SELECT v.id, v.tag
+FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$[0]',
+  NESTED PATH '$[1][*]' COLUMNS (tag VARCHAR(65) {bytes} PATH '$'))) v
+
 -- name: push_unique
 -- Params: queue, key, job, period or NULL. Key: PRIMARY; waits for a push of the same key that
 -- is not yet committed.
@@ -395,19 +402,20 @@ WHERE queue_id = ? AND ukey = ?
 
 -- name: replace_job
 -- Params: runs so far, name, payload, priority, rank, max_attempts, max_crashes, max_polls,
--- max_phases, backoff, timeout, deadline from now, decay, nonce, delay, run, job. Key: PRIMARY of
--- job, locked by replace_live. A new piece of work in the place of one that nobody has. A child
--- keeps its deadline unless a new one is given.
+-- max_phases, backoff, timeout, deadline from now, decay, nonce, delay, earliest due, tagged, run,
+-- job. Key: PRIMARY of job, locked by replace_live. A new piece of work in the place of one that
+-- nobody has. A child keeps its deadline unless a new one is given.
 UPDATE nightshift_job SET since = (? + 1) * 1048576, name = ?, payload = ?, priority = ?, rank = ?,
   attempts = 0, polls = 0, crashes = 0, lost = 0, missed = 0, missing_since = NULL,
   max_attempts = ?, max_crashes = ?, max_polls = ?, max_phases = ?, backoff = ?, timeout = ?,
   deadline = COALESCE({now} + ?, IF(parent IS NULL, NULL, deadline)), decay = ?, nonce = ?,
-  created = {now}, due = {now} + ?, wish = NULL, state = NULL, awaits = NULL, phase = 0, phases = 0,
+  created = {now}, due = GREATEST({now} + ?, ?), tagged = ?, wish = NULL, state = NULL, awaits = NULL, phase = 0, phases = 0,
   run = ? WHERE id = ?
 
 -- name: replace_live
 -- Params: job. Key: PRIMARY of job; locks the row, waiting for it.
-SELECT queue_id, rank, run, unmet, due, nonce, waits FROM nightshift_job WHERE id = ? FOR UPDATE
+SELECT queue_id, rank, run, unmet, due, nonce, waits, tagged FROM nightshift_job WHERE id = ?
+FOR UPDATE
 
 -- name: replace_lock
 -- Params: queue, key, job, period or NULL. Key: PRIMARY of unique_key; waits for its owner's

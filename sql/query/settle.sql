@@ -144,7 +144,7 @@ DELETE nightshift_lease FROM nightshift_lease WHERE id = ?
 SELECT STRAIGHT_JOIN j.id, j.run, j.queue_id, j.rank, j.attempts, j.polls,
   j.crashes, j.lost, j.missed, j.missing_since, j.max_attempts, j.max_polls, j.max_crashes,
   j.backoff, j.deadline, j.root, j.ukey, {now} AS now, j.decay, j.paused, j.due,
-  CRC32(j.name) AS kind, j.phases, j.max_phases
+  CRC32(j.name) AS kind, j.phases, j.max_phases, j.tagged
 FROM JSON_TABLE(?, {tokens}) v
 JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id AND j.run = v.run
 FOR UPDATE SKIP LOCKED
@@ -242,6 +242,15 @@ JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id AND j.run = v.run
 -- Array-bound. Params: state, job. The states of some parked jobs; with settle_parked all of
 -- them would need a temporary table on disk. Key: PRIMARY, locked by settle_lock.
 UPDATE nightshift_job SET state = ? WHERE id = ?
+
+-- name: settle_tag_list
+-- Params: job. Key: PRIMARY of tag, by its job. No locks.
+SELECT tag FROM nightshift_tag WHERE job_id = ? ORDER BY tag
+
+-- name: settle_tags
+-- Params: [id,…] of jobs that leave no history. Key: PRIMARY of tag, by its job.
+DELETE t FROM JSON_TABLE(?, {ids}) v
+STRAIGHT_JOIN nightshift_tag t FORCE INDEX (PRIMARY) ON t.job_id = v.id
 
 -- name: settle_unique
 -- Array-bound. Params: queue, key, job. Key: PRIMARY.

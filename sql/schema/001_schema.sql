@@ -45,7 +45,8 @@ CREATE TABLE nightshift_queue (
 -- deadline, for a verb that sets another. after_ids: "[id,…]" of the jobs it was pushed to wait
 -- for, met or not. phases counts the waits since the push or the last signal that was received.
 -- Beyond max_phases the job is dead: a handler that forgets its phase would spawn for ever.
--- max_phases NULL: its handler's number, or 100; 0: no limit.
+-- max_phases NULL: its handler's number, or 100; 0: no limit. tagged: it may have rows of
+-- nightshift_tag.
 CREATE TABLE nightshift_job (
   id BIGINT NOT NULL PRIMARY KEY,
   queue_id INT NOT NULL,
@@ -85,6 +86,7 @@ CREATE TABLE nightshift_job (
   after_ids MEDIUMTEXT NULL,
   max_phases INT UNSIGNED NULL,
   phases INT UNSIGNED NOT NULL DEFAULT 0,
+  tagged BOOLEAN NOT NULL DEFAULT FALSE,
   CONSTRAINT job_id_positive CHECK (id > 0),
   CONSTRAINT job_name_length CHECK (LENGTH(name) BETWEEN 1 AND 100),
   CONSTRAINT job_name_plain CHECK (name NOT REGEXP '[[:cntrl:]]'),
@@ -100,6 +102,17 @@ CREATE TABLE nightshift_job (
   CONSTRAINT job_times CHECK (created > 0 AND due > 0),
   CONSTRAINT job_parent_other CHECK (parent IS NULL OR parent <> id),
   CONSTRAINT job_root_with_parent CHECK ((parent IS NULL) = (root IS NULL))
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin
+
+-- name: create_tag
+-- Tags of jobs, live or ended, written with the push. Deleted with the row of history.
+CREATE TABLE nightshift_tag (
+  job_id BIGINT NOT NULL,
+  tag VARCHAR(64) NOT NULL,
+  PRIMARY KEY (job_id, tag),
+  KEY tag (tag, job_id),
+  CONSTRAINT tag_length CHECK (CHAR_LENGTH(tag) BETWEEN 1 AND 64),
+  CONSTRAINT tag_plain CHECK (tag NOT REGEXP '[[:cntrl:]]')
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin
 
 -- name: create_ready

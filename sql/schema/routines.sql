@@ -135,6 +135,9 @@ BEGIN
   DECLARE v_id, v_now BIGINT;
   DECLARE v_delay, v_deadline, v_backoff, v_timeout DOUBLE;
   DECLARE v_priority, v_decay, v_attempts, v_crashes, v_polls, v_phases DOUBLE;
+  DECLARE v_at DECIMAL(20, 6) DEFAULT NULL;
+  DECLARE v_due BIGINT;
+  DECLARE v_tags MEDIUMTEXT {bytes};
   DECLARE v_parent, v_root, v_on, v_paused, v_inherited, v_seq BIGINT DEFAULT NULL;
   DECLARE v_unmet INT DEFAULT 0;
   DECLARE v_failed, v_doomed, v_over, v_joins BOOLEAN DEFAULT FALSE;
@@ -167,7 +170,7 @@ BEGIN
     FROM JSON_TABLE(JSON_KEYS(v_options), '$[*]' COLUMNS (name VARCHAR(64) {bytes} PATH '$')) k
     WHERE k.name IS NULL OR k.name NOT IN ('delay', 'priority', 'unique', 'max_attempts',
       'max_crashes', 'max_polls', 'backoff', 'timeout', 'deadline', 'decay',
-      'parent', 'after', 'on_fail', 'max_phases');
+      'parent', 'after', 'on_fail', 'max_phases', 'at', 'tags');
     IF v_bad IS NOT NULL THEN
       SET v_bad = LEFT(CONCAT('nightshift_push: INVALID: unknown option ', v_bad), 128);
       SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = v_bad;
@@ -175,8 +178,8 @@ BEGIN
     SELECT GROUP_CONCAT(k.name) INTO v_bad
     FROM JSON_TABLE(JSON_KEYS(v_options), '$[*]' COLUMNS (name VARCHAR(64) {bytes} PATH '$')) k
     WHERE JSON_TYPE(JSON_EXTRACT(v_options, CONCAT('$.', k.name)))
-      NOT IN ('NULL', IF(k.name = 'after', 'ARRAY', IF(k.name = 'on_fail', 'STRING', 'INTEGER')),
-        IF(k.name IN ('after', 'on_fail', 'parent'), '', 'DOUBLE'),
+      NOT IN ('NULL', IF(k.name IN ('after', 'tags'), 'ARRAY', IF(k.name = 'on_fail', 'STRING', 'INTEGER')),
+        IF(k.name IN ('after', 'on_fail', 'parent', 'tags'), '', 'DOUBLE'),
         IF(k.name IN ('unique', 'delay', 'deadline', 'backoff', 'timeout'), 'STRING', ''),
         IF(k.name = 'unique', 'OBJECT', ''));
     IF v_bad IS NOT NULL THEN
@@ -220,6 +223,27 @@ BEGIN
         SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = v_bad;
       END IF;
     END IF;
+  END IF;
+  IF JSON_EXISTS(v_options, '$.at') THEN
+    SET v_text = LEFT(JSON_VALUE(v_options, '$.at'), 100);
+    IF v_text IS NOT NULL AND v_delay IS NOT NULL THEN
+      SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'nightshift_push: INVALID: at and delay exclude each other';
+    END IF;
+    IF v_text + 0e0 NOT BETWEEN 0 AND 32503680000 THEN
+      SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'nightshift_push: INVALID: out of range: at';
+    END IF;
+    SET v_at = CAST(v_text AS DECIMAL(20, 6));
+  END IF;
+  IF JSON_TYPE(JSON_EXTRACT(v_options, '$.tags')) = 'ARRAY' THEN
+    SET v_tags = JSON_EXTRACT(v_options, '$.tags');
+    IF JSON_LENGTH(v_tags) > 16 OR EXISTS(
+        SELECT 1 FROM JSON_TABLE(v_tags, '$[*]' COLUMNS (n FOR ORDINALITY, tag TEXT {bytes} PATH '$')) t
+        WHERE t.tag IS NULL OR CHAR_LENGTH(t.tag) NOT BETWEEN 1 AND 64 OR t.tag REGEXP '[[:cntrl:]]'
+          OR JSON_TYPE(JSON_EXTRACT(v_tags, CONCAT('$[', t.n - 1, ']'))) <> 'STRING') THEN
+      SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT =
+        'nightshift_push: INVALID: tags are up to 16 texts of 1 to 64 characters, without control characters';
+    END IF;
+    SET v_tags = NULLIF(v_tags, '[]');
   END IF;
   SET v_delay = COALESCE(v_delay, 0), v_backoff = COALESCE(v_backoff, 5);
   SET v_timeout = COALESCE(v_timeout, 3600);
@@ -299,6 +323,8 @@ BEGIN
   END IF;
   SET v_id = (NEXT VALUE FOR nightshift_id) * 100;
   SET v_now = {now};
+  SET v_due = COALESCE(GREATEST(CAST(v_at * 1000000 AS SIGNED), v_now),
+    v_now + CAST(v_delay * 1000000 AS SIGNED));
   SET v_held = v_now + CAST(v_period * 1000000 AS SIGNED);
   IF v_conflict = 'keep' THEN
     SET v_on = nightshift_key_taken(v_queue, v_unique, v_id, v_held);
@@ -360,14 +386,19 @@ BEGIN
   INSERT INTO nightshift_job
     (id, queue_id, name, payload, priority, rank, max_attempts, max_polls,
      max_crashes, backoff, timeout, deadline, created, due, ukey, nonce,
-     decay, parent, root, on_fail, paused, after_ids, max_phases, unmet)
+     decay, parent, root, on_fail, paused, after_ids, max_phases, tagged, unmet)
   VALUES (v_id, v_queue, p_name, p_payload, v_priority, 255 - v_priority,
     v_attempts, v_polls, v_crashes, v_backoff * 1000000,
     v_timeout * 1000000,
     COALESCE(v_now + CAST(v_deadline * 1000000 AS SIGNED), v_inherited), v_now,
-    v_now + CAST(v_delay * 1000000 AS SIGNED), v_unique,
+    v_due, v_unique,
     FLOOR(RAND() * 9000000000000000000), v_decay, v_parent, v_root,
-    v_on_fail, v_paused, v_after, v_phases, v_unmet + (v_paused IS NOT NULL));
+    v_on_fail, v_paused, v_after, v_phases, v_tags IS NOT NULL,
+    v_unmet + (v_paused IS NOT NULL));
+  IF v_tags IS NOT NULL THEN
+    INSERT INTO nightshift_tag (job_id, tag)
+    SELECT DISTINCT v_id, t.tag FROM JSON_TABLE(v_tags, '$[*]' COLUMNS (tag VARCHAR(64) {bytes} PATH '$')) t;
+  END IF;
   IF v_parent IS NOT NULL THEN
     INSERT INTO nightshift_child (parent, seq, id) VALUES (v_parent, v_seq, v_id);
   END IF;
@@ -409,10 +440,9 @@ BEGIN
     END IF;
   ELSEIF v_unmet > 0 OR v_paused IS NOT NULL THEN
     RETURN v_id;
-  ELSEIF CAST(v_delay * 1000000 AS SIGNED) > 0 THEN
+  ELSEIF v_due > v_now THEN
     INSERT INTO nightshift_scheduled (run_at, job_id, queue_id, rank, run, kind)
-    VALUES (v_now + CAST(v_delay * 1000000 AS SIGNED), v_id, v_queue,
-      255 - v_priority, 1, CRC32(p_name));
+    VALUES (v_due, v_id, v_queue, 255 - v_priority, 1, CRC32(p_name));
   ELSE
     INSERT INTO nightshift_ready (queue_id, rank, ready_at, job_id, run, kind)
     VALUES (v_queue, 255 - v_priority, v_now, v_id, 1, CRC32(p_name));

@@ -54,6 +54,9 @@ extern "C" {
 #define NS_DECAY 8                           /* priority lost per unfinished return, 0..255 */
 #define NS_MAX_ATTEMPTS 10
 #define NS_MAX_CRASHES 5
+#define NS_HAS_AFTER 1                       /* of ns_job.follows, bits */
+#define NS_HAS_TAGS 2
+#define NS_MAX_TAGS 16                       /* of a job */
 #define NS_MAX_PHASES 100                    /* waits since the push or the last signal */
 #define NS_BACKOFF INT64_C(5000000)          /* first retry delay */
 #define NS_BACKOFF_MAX INT64_C(3600000000)   /* the longest one */
@@ -140,6 +143,7 @@ typedef struct ns_push {
   ns_bytes payload;  /* JSON text */
   ns_bytes queue;    /* absent: the queue of the call */
   int64_t delay;     /* µs from now */
+  int64_t at;        /* not before this instant, µs since 1970; 0: as 'delay' says */
   int priority;      /* 0..255 */
   int64_t decay;     /* 0..255 of it lost with each unfinished return */
   int64_t max_attempts, max_crashes;
@@ -157,6 +161,7 @@ typedef struct ns_push {
   int64_t parent;    /* a live job; 0: none */
   ns_bytes after;    /* "[id,…]" of jobs to wait for; absent: none */
   int64_t on_fail_run; /* when a job in 'after' fails: 1: run all the same, 0: be cancelled */
+  ns_bytes tags;     /* "[\"tag\",…]": up to NS_MAX_TAGS, each once; absent: none */
   int64_t again;     /* 1: 'id' is of a push that ended in doubt, and that this one repeats */
   int64_t outcome;   /* out: NS_PUSHED, NS_KEPT, NS_REPLACED; after GONE also NS_IN_DOUBT */
 } ns_push;
@@ -191,7 +196,7 @@ typedef struct ns_job {
   int64_t priority;        /* as it is now, after decay */
   int64_t parent, root;    /* 0: none */
   int64_t phase;           /* how often it was parked to wait for its children */
-  int64_t follows;         /* 1: the job was pushed to wait for other jobs */
+  int64_t follows;         /* NS_HAS_AFTER: it was pushed to wait for other jobs; NS_HAS_TAGS */
   int64_t created, due;
   int64_t deadline;        /* 0: none */
   int64_t timeout;         /* µs */
@@ -318,6 +323,23 @@ ns_status ns_cancel(ns_db *db, int64_t id, ns_bytes reason, ns_err *err);
 ** cancelled, without history. Errors: NOT_FOUND, STATE (it runs, or its parent has not
 ** finished). */
 ns_status ns_delete(ns_db *db, int64_t id, ns_err *err);
+
+/* What is to be different about a job; ns_change_new gives one that changes nothing. */
+typedef struct ns_change {
+  ns_bytes payload;     /* JSON text; absent: as it is */
+  ns_bytes queue;       /* absent: as it is */
+  int64_t priority;     /* -1: as it is */
+  int64_t due;          /* µs since 1970; -1: as it is */
+  int64_t max_attempts; /* -1: as it is */
+  ns_bytes tags;        /* as of ns_push, or "[]"; absent: as they are */
+} ns_change;
+
+ns_change ns_change_new(void);
+
+/* Changes a live job that does not run, or one that is dead or cancelled, for its retry.
+** Errors: NOT_FOUND, INVALID, TOO_BIG. STATE: it runs or is done, its row of an adopted table has
+** the value, or a retry has no due time. DUPLICATE: its unique key is taken in the other queue. */
+ns_status ns_update(ns_db *db, int64_t id, const ns_change *change, ns_err *err);
 
 /* A finished job runs again with fresh budgets. Errors: NOT_FOUND, STATE (still live),
 ** DUPLICATE (its unique key is taken). */

@@ -49,10 +49,10 @@ static void setjob(lua_State *L, const ns_job *job) {
   nsl_setpositive(L, "root", job->root);
   nsl_setint(L, "phase", job->phase);
   nsl_setpositive(L, "row", job->row);
-  if (job->follows != 0) {
-    lua_pushboolean(L, true);
-    lua_setfield(L, -2, "_follows");
-  }
+  if (job->follows & NS_HAS_AFTER)
+    nsl_setbool(L, "_follows", true);
+  if (job->follows & NS_HAS_TAGS)
+    nsl_setbool(L, "_tagged", true);
   nsl_setbytes(L, "awaits", job->awaits);
   nsl_setjson(L, "signal", job->signal, true);
   nsl_setseconds(L, "created", job->created);

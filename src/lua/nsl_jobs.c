@@ -3,6 +3,8 @@
 */
 #include "nsl.h"
 
+#include <stddef.h>
+
 /* ------------------------------------------------------------------ one job */
 
 static void pushinfo(lua_State *L, const ns_info *info) {
@@ -118,6 +120,36 @@ static int db_delete(lua_State *L) {
   ns_err err;
   ns_db *db = nsl_checkdb(L);
   return nsl_result(L, ns_delete(db, luaL_checkinteger(L, 2), &err), &err);
+}
+
+static const nsl_field change_fields[] = {
+    {"json", NSL_BYTES, offsetof(ns_change, payload)},
+    {"queue", NSL_BYTES, offsetof(ns_change, queue)},
+    {"priority", NSL_INT, offsetof(ns_change, priority)},
+    {"due", NSL_INT, offsetof(ns_change, due)},
+    {"max_attempts", NSL_INT, offsetof(ns_change, max_attempts)},
+    {"tags", NSL_BYTES, offsetof(ns_change, tags)},
+    {NULL, NSL_ANY, 0}};
+
+/***
+Changes a job that does not run.
+@function db:update
+@tparam integer id
+@tparam table change json, queue, priority, due (µs since 1970), max_attempts, tags
+@return true, or nil, message, code `NOT_FOUND`, `STATE`, `INVALID`, `TOO_BIG`, `DUPLICATE`
+@raise for an unknown key or a wrong type
+*/
+static int db_update(lua_State *L) {
+  ns_err err;
+  ns_change change = ns_change_new();
+  ns_status st;
+  int64_t id = luaL_checkinteger(L, 2);
+  nsl_checkdb(L);
+  luaL_checktype(L, 3, LUA_TTABLE);
+  st = nsl_readfields(L, 3, change_fields, "", &change, &err);
+  if (st == NS_OK)
+    st = ns_update(nsl_checkdb(L), id, &change, &err);
+  return nsl_result(L, st, &err);
 }
 
 /***
@@ -294,4 +326,5 @@ const luaL_Reg nsl_jobverbs[] = {{"cancel", db_cancel},
                                  {"run_now", db_run_now},
                                  {"signal", db_signal},
                                  {"tree", db_tree},
+                                 {"update", db_update},
                                  {NULL, NULL}};

@@ -29,6 +29,8 @@ static const nsl_field entry_fields[] = {
     {"id", NSL_INT, offsetof(entry, push.id)},
     {"again", NSL_INT, offsetof(entry, push.again)},
     {"delay", NSL_INT, offsetof(entry, push.delay)},
+    {"at", NSL_INT, offsetof(entry, push.at)},
+    {"tags", NSL_BYTES, offsetof(entry, push.tags)},
     {"priority", NSL_INT, offsetof(entry, priority)},
     {"decay", NSL_INT, offsetof(entry, push.decay)},
     {"max_attempts", NSL_INT, offsetof(entry, push.max_attempts)},
@@ -152,6 +154,7 @@ static ns_status readentry(lua_State *L, nsl_batch *b, const char *what,
   e.push.queue = nsl_keep(&b->bytes, e.push.queue);
   e.push.unique = nsl_keep(&b->bytes, e.push.unique);
   e.push.after = nsl_keep(&b->bytes, e.push.after);
+  e.push.tags = nsl_keep(&b->bytes, e.push.tags);
   if (e.json.p != NULL)
     return addjson(b, what, max, &e, err);
   nsl_rawfield(L, -1, "payload");
@@ -189,6 +192,7 @@ ns_status nsl_batch_finish(nsl_batch *b, ns_err *err) {
     job->queue = nsl_kept(&b->bytes, job->queue);
     job->unique = nsl_kept(&b->bytes, job->unique);
     job->after = nsl_kept(&b->bytes, job->after);
+    job->tags = nsl_kept(&b->bytes, job->tags);
     job->payload = nsl_kept(&b->bytes, job->payload);
     ns_assert(is_kept(b, job->name) && is_kept(b, job->payload));
   }

@@ -1,4 +1,4 @@
---- Commands on jobs: push, jobs, show, why, retry, cancel, delete, run-now, signal. tree.lua has the
+--- Commands on jobs: push, jobs, show, why, retry, cancel, delete, update, run-now, signal. tree.lua has the
 -- commands on trees, adopt.lua those on rows of adopted tables.
 
 local adopt = require "nightshift.cli.adopt"
@@ -25,6 +25,8 @@ local function define_push(parser)
   push:argument("name", "Name of the job: which handler runs it.")
   push:argument("json", 'Payload, JSON; "-" reads it from stdin.'):default "null"
   push:option("--delay", 'Run it this much later: seconds, or a text like "5m".')
+  push:option("--at", "Run it then, like 2030-01-31T12:00:00Z.")
+  push:option("--tag", "A tag; up to 16."):count "*"
   push:option("--priority", "0 to 255, higher first."):convert(context.integer)
   push:option("--decay", "Priority it loses with each return that is no end, 0 to 255."):convert(context.integer)
   push:option("--unique", "Key that at most one live job of the queue has.")
@@ -116,6 +118,14 @@ function jobs.define(parser)
   delete:option("--state", "All in this state."):choices(IDLE)
   define_filter(delete)
   tree.define_flag(delete)
+  local update = parser:command("update", "Change jobs that do not run, or dead ones for their retry.")
+  update:argument("id", "Job ids."):args("+"):convert(context.id)
+  update:option("--payload", 'JSON; "-" reads it from stdin.')
+  update:option("--queue", "Move it there.")
+  update:option("--priority", "0 to 255, higher first."):convert(context.integer)
+  update:option("--tag", "A tag, in the place of all that it has; up to 16. An empty one: none."):count "*"
+  update:option("--due", "When it is ready, like 2030-01-31T12:00:00Z.")
+  update:option("--max-attempts", "Errors before it is dead."):convert(context.integer)
   local run_now = parser:command("run-now", "Make scheduled jobs ready now.")
   run_now:argument("id", "Job ids."):args("*"):convert(context.id)
   define_filter(run_now)
@@ -136,8 +146,8 @@ function jobs.define(parser)
   signal:option("--name", "Of the signal; without it: whichever the job waits for.")
 end
 
-local PUSH_KEYS = { "delay", "priority", "decay", "unique", "max_attempts", "max_polls", "max_phases", "max_crashes",
-  "backoff", "timeout", "deadline" }
+local PUSH_KEYS = { "delay", "at", "priority", "decay", "unique", "max_attempts", "max_polls", "max_phases",
+  "max_crashes", "backoff", "timeout", "deadline" }
 
 --- The options of a push; wrong ones are told before a server is asked.
 local function push_options(args)
@@ -146,6 +156,11 @@ local function push_options(args)
     given[key] = args[key]
     if args[key] then context.checked(options.PUSH[key], args[key], "--" .. key:gsub("_", "-")) end
   end
+  if #args.tag > 0 then
+    context.checked(options.PUSH.tags, args.tag, "--tag")
+    given.tags = args.tag
+  end
+  if args.at and args.delay then context.fail(context.USAGE, "give either --at or --delay") end
   for _, key in ipairs { "on_conflict", "unique_period" } do
     if args[key] and not given.unique then
       context.fail(context.USAGE, "--" .. key:gsub("_", "-") .. " wants --unique")
@@ -274,7 +289,7 @@ end
 local JSONS = { payload = true, result = true, kept = true }
 local LINES = { "id", "key", "queue", "name", "state", "reason", "priority", "decay", "run", "attempts", "max_attempts",
   "polls", "max_polls", "crashes", "max_crashes", "unique", "created", "due", "deadline", "timeout", "backoff",
-  "finished_at", "parent", "root", "after", "phase", "unmet", "awaits", "paused", "holder", "progress",
+  "finished_at", "parent", "root", "after", "tags", "phase", "unmet", "awaits", "paused", "holder", "progress",
   "status", "payload", "kept", "result", "error" }
 
 local SOME = 20 -- ids of a list that are printed
@@ -289,6 +304,7 @@ local function shown(key, value)
   if units.SPANS[key] then return output.span(value) end
   if JSONS[key] then return output.safe(assert(core.encode(value, math.maxinteger))) end
   if key == "after" then return some_ids(value) end
+  if key == "tags" then return output.safe(table.concat(value, ", ")) end
   return (output.safe(value):gsub("\n", "\n" .. (" "):rep(14)))
 end
 
@@ -424,6 +440,23 @@ function commands.delete(args)
   return on_jobs(args, "delete", "deleted", function(db)
     return function(id) return db:delete(id, { tree = args.tree }) end
   end)
+end
+
+function commands.update(args)
+  local change = {}
+  for _, key in ipairs { "queue", "priority", "due", "max_attempts" } do
+    change[key] = args[key]
+    if args[key] then context.checked(options.UPDATE[key], args[key], "--" .. key:gsub("_", "-")) end
+  end
+  if args.queue then context.check_name("queue name", args.queue, options.MAX_QUEUE) end
+  if #args.tag > 0 then
+    change.tags = #args.tag == 1 and args.tag[1] == "" and {} or args.tag
+    context.checked(options.UPDATE.tags, change.tags, "--tag")
+  end
+  if args.payload then change.payload = context.json(args.payload, "the payload") end
+  if next(change) == nil then context.fail(context.USAGE, "say what to change: --payload, --priority, …") end
+  local db <close> = context.connect(args)
+  return each_id(args.id, "changed", function(id) return db:update(id, change) end)
 end
 
 commands["run-now"] = function(args)

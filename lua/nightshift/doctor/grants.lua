@@ -34,6 +34,7 @@ local ROLES = {
       { "nightshift_queue", "SELECT, INSERT" },
       { "nightshift_ready", "INSERT" },
       { "nightshift_scheduled", "INSERT" },
+      { "nightshift_tag", "INSERT" },
       { "nightshift_unique_key", "SELECT, INSERT, UPDATE(job_id, held, until)" },
     },
     routines = { "nightshift_ring", "nightshift_signal" },
@@ -71,6 +72,7 @@ local ROLES = {
       { "nightshift_signal", "SELECT, DELETE" },
       { "nightshift_slot", "SELECT, INSERT, UPDATE, DELETE" },
       { "nightshift_source", "SELECT, INSERT, UPDATE" },
+      { "nightshift_tag", "SELECT, INSERT, DELETE" },
       { "nightshift_unique_key", "SELECT, INSERT, UPDATE, DELETE" },
     },
     routines = { "nightshift_listen", "nightshift_nudge", "nightshift_ring", "nightshift_signal" },
@@ -101,6 +103,7 @@ local ROLES = {
       { "nightshift_signal", "SELECT(job_id, name, sent)" },
       { "nightshift_slot", "SELECT" },
       { "nightshift_source", "SELECT" },
+      { "nightshift_tag", "SELECT" },
       { "nightshift_unique_key", "SELECT" },
     },
     routines = {},
@@ -115,8 +118,8 @@ end
 
 local PUSHER = set [[edge_circle edge_circle_wait edge_ended edge_lock edge_more edge_parent handle_ids handle_schema
   listen_ring queue_add queue_find server_now signal_call signal_limit signal_live]]
-local DASHBOARD = set [[admin_info admin_info_finished handle_schema queue_find queue_list server_now source_columns
-  source_find source_jobs source_list]]
+local DASHBOARD = set [[admin_info admin_info_finished handle_schema queue_find queue_list server_now settle_tag_list
+  source_columns source_find source_jobs source_list]]
 -- Accounts need none of these: verbs from outside, this doctor's own, the testing kit's. A worker needs rights
 -- on adopted tables, but those tables are not ours to give rights on.
 local OTHERS = { "^admin_", "^doctor_", "^filter_", "^prune_", "^report_", "^testing_" }

@@ -1,9 +1,9 @@
 /*
-** Deleting a job.
+** Deleting a job, and changing what its push has said.
 **
 ** A job that no claim has is first taken out of ready or scheduled, by key. So of a claim and a
-** delete exactly one has the row, and the other finds none. A live job ends as a cancelled one
-** does, but leaves no history.
+** change exactly one has the row, and the other finds none. A live job that is deleted ends as a
+** cancelled one does, but leaves no history. One that is changed waits again, under its next run.
 **
 ** Invariant: when a delete has been committed no row has the job's payload, result, errors, log
 ** or signals. A row of nightshift_child stays as long as jobs below the deleted one are there:
@@ -16,6 +16,8 @@
 
 #include "db/db.h"
 #include "finish/finish.h"
+#include "push/push.h"
+#include "source/source.h"
 
 static ns_status is_claimed(int64_t id, ns_err *err) {
   return ns_fail(err, NS_ESTATE, "job %lld is running: cancel it first, or wait for its end",
@@ -81,7 +83,7 @@ static ns_status delete_link(ns_db *db, int64_t id, int64_t parent, ns_err *err)
 
 static ns_status delete_traces(ns_db *db, int64_t id, int64_t parent, ns_err *err) {
   static const ns_sql all[] = {NS_SQL_PRUNE_FINISHED, NS_SQL_PRUNE_ATTEMPTS, NS_SQL_PRUNE_SIGNALS,
-                               NS_SQL_PRUNE_PAUSES};
+                               NS_SQL_PRUNE_PAUSES, NS_SQL_PRUNE_TAGS};
   char text[32];
   ns_value list;
   ns_status st = NS_OK;
@@ -90,6 +92,14 @@ static ns_status delete_traces(ns_db *db, int64_t id, int64_t parent, ns_err *er
   for (size_t i = 0; st == NS_OK && i < sizeof all / sizeof *all; i++)
     st = ns_db_run(db, all[i], &list, err);
   return st == NS_OK ? delete_link(db, id, parent, err) : st;
+}
+
+static ns_status free_key(ns_db *db, int64_t queue, ns_bytes key, int64_t id, ns_err *err) {
+  return ns_db_bulk_changing(db, NS_SQL_SETTLE_UNIQUE,
+                             (ns_column[]){{NS_INT, &queue, NULL, NULL},
+                                           {NS_TEXT, NULL, &key, NULL},
+                                           {NS_INT, &id, NULL, NULL}},
+                             1, 0, err);
 }
 
 static ns_status end_live(ns_db *db, const ns_admin_work *w, ns_err *err) {
@@ -127,6 +137,8 @@ static ns_status delete_run(ns_db *db, ns_tx *tx, ns_err *err) {
   st = check_parent(db, w->id, parent, err);
   if (st == NS_OK && w->now.found)
     st = end_live(db, w, err);
+  else if (st == NS_OK && w->then.key.n > 0) /* it may have it, for a period */
+    st = free_key(db, w->then.queue_id, ns_buf_bytes(&w->then.key), w->id, err);
   return st == NS_OK ? delete_traces(db, w->id, parent, err) : st;
 }
 
@@ -134,4 +146,185 @@ ns_status ns_delete(ns_db *db, int64_t id, ns_err *err) {
   ns_admin_work w = {.id = id};
   ns_err_clear(err);
   return ns_admin_run(db, &w, delete_run, err);
+}
+
+/* ------------------------------------------------------------------ update */
+
+ns_change ns_change_new(void) {
+  return (ns_change){.payload = NS_NONE, .queue = NS_NONE, .priority = -1, .due = -1,
+                     .max_attempts = -1, .tags = NS_NONE};
+}
+
+typedef struct update {
+  const ns_change *change;
+  int64_t queue_id; /* the new one; 0: as it is */
+  int64_t run;      /* of the first try */
+} update;
+
+static ns_value optional(int64_t n) {
+  return n >= 0 ? ns_vint(n) : ns_vnull;
+}
+
+/* Its row of an adopted table says which payload it has, and is served from one queue. */
+static ns_status check_row(const ns_admin_work *w, const ns_buf *key, const ns_change *c,
+                           ns_err *err) {
+  ns_origin row;
+  if (!ns_source_origin(ns_buf_bytes(key), &row) || (c->payload.p == NULL && c->queue.p == NULL))
+    return NS_OK;
+  return ns_fail(err, NS_ESTATE,
+                 "job %lld stands for a row of an adopted table: its payload and its queue are "
+                 "that row's and that table's",
+                 (long long)w->id);
+}
+
+static ns_status check_live(const ns_admin_work *w, const ns_change *c, ns_err *err) {
+  if (c->due >= 0 && w->now.awaits)
+    return ns_fail(err, NS_ESTATE,
+                   "job %lld waits for a signal, and is due with it, or at that wait's deadline",
+                   (long long)w->id);
+  if (c->max_attempts >= 0 && c->max_attempts <= w->now.attempts)
+    return ns_fail(err, NS_EINVALID,
+                   "max_attempts is %lld, and job %lld has failed %lld times already",
+                   (long long)c->max_attempts, (long long)w->id, (long long)w->now.attempts);
+  return check_row(w, &w->now.key, c, err);
+}
+
+/* The job's key belongs to its queue. */
+static ns_status move_key(ns_db *db, const ns_admin_work *w, int64_t queue, ns_err *err) {
+  const ns_key key = {queue, ns_buf_bytes(&w->now.key), w->id, 0};
+  ns_key_owner owner;
+  ns_status st;
+  if (key.text.n == 0)
+    return NS_OK;
+  if ((st = ns_push_key_take(db, &key, &owner, err)) == NS_OK)
+    st = ns_db_run(db, NS_SQL_ADMIN_KEY_HELD,
+                   (ns_value[]){ns_vint(w->now.queue_id), ns_vint(w->id), ns_vint(queue),
+                                ns_vtext(key.text)},
+                   err);
+  if (st == NS_OK)
+    return free_key(db, w->now.queue_id, key.text, w->id, err);
+  if (st != NS_EDUPLICATE)
+    return st;
+  ns_fail(err, NS_EDUPLICATE, "job %lld cannot go there: job %lld of that queue, which %s, has its "
+          "unique key", (long long)w->id, (long long)owner.job,
+          owner.done ? "is done within its period" : "has not finished");
+  if (err != NULL)
+    err->job = owner.job;
+  return NS_EDUPLICATE;
+}
+
+static bool has_tags(ns_bytes tags) {
+  return tags.p != NULL && tags.n > strlen("[]");
+}
+
+/* In the place of the ones that it has. */
+static ns_status write_tags(ns_db *db, int64_t id, ns_bytes tags, ns_err *err) {
+  char text[32];
+  ns_push push = ns_push_new("any", "null");
+  ns_insert row = {.push = &push, .id = id};
+  ns_value list;
+  ns_status st;
+  if (tags.p == NULL)
+    return NS_OK;
+  snprintf(text, sizeof text, "[%lld]", (long long)id);
+  list = ns_vtext(ns_str(text));
+  if (has_tags(tags))
+    push.tags = tags;
+  st = ns_db_run(db, NS_SQL_PRUNE_TAGS, &list, err);
+  return st == NS_OK ? ns_push_tags_write(db, &row, 1, err) : st;
+}
+
+/* Where and when it waits from now on. A due time behind its deadline would be too late. */
+static void place_anew(ns_live *j, const update *u) {
+  const ns_change *c = u->change;
+  if (u->queue_id != 0)
+    j->queue_id = u->queue_id;
+  if (c->priority >= 0)
+    j->rank = 255 - c->priority;
+  if (c->due >= 0)
+    j->due = j->deadline != 0 && c->due > j->deadline ? j->deadline : c->due;
+}
+
+static ns_status write_live(ns_db *db, ns_admin_work *w, const update *u, ns_err *err) {
+  const ns_change *c = u->change;
+  bool moves = w->now.unmet == 0;
+  ns_status st = take_unclaimed(db, w, err);
+  if (st == NS_OK && u->queue_id != 0 && u->queue_id != w->now.queue_id)
+    st = move_key(db, w, u->queue_id, err);
+  if (st != NS_OK)
+    return st;
+  place_anew(&w->now, u);
+  st = ns_db_run(db, NS_SQL_ADMIN_UPDATE,
+                 (ns_value[]){ns_vint(moves), ns_vint(w->now.queue_id), ns_vint(w->now.rank),
+                              optional(c->priority), c->due >= 0 ? ns_vint(w->now.due) : ns_vnull,
+                              optional(c->due), optional(c->max_attempts), ns_vopt(c->payload),
+                              c->tags.p != NULL ? ns_vint(has_tags(c->tags)) : ns_vnull,
+                              ns_vint(w->id)},
+                 err);
+  if (st == NS_OK)
+    st = write_tags(db, w->id, c->tags, err);
+  return st == NS_OK && moves ? ns_admin_queue_again(db, w, err) : st;
+}
+
+static ns_status write_past(ns_db *db, const ns_admin_work *w, const update *u, ns_err *err) {
+  const ns_change *c = u->change;
+  ns_status st;
+  if (strcmp(w->then.outcome, "done") == 0)
+    return ns_fail(err, NS_ESTATE, "job %lld is done; only a dead or cancelled one is changed, "
+                   "for its retry", (long long)w->id);
+  if (c->due >= 0)
+    return ns_fail(err, NS_ESTATE, "job %lld is %s: it is due when it is retried",
+                   (long long)w->id, w->then.outcome);
+  if ((st = check_row(w, &w->then.key, c, err)) != NS_OK)
+    return st;
+  st = ns_db_run(db, NS_SQL_ADMIN_UPDATE_PAST,
+                 (ns_value[]){ns_vint(u->queue_id != 0 ? u->queue_id : w->then.queue_id),
+                              optional(c->priority), optional(c->max_attempts),
+                              ns_vopt(c->payload), ns_vint(w->id)},
+                 err);
+  return st == NS_OK ? write_tags(db, w->id, c->tags, err) : st;
+}
+
+/* A try that was cut at its commit has given the job its next run, if it was written. */
+static ns_status update_run(ns_db *db, ns_tx *tx, ns_err *err) {
+  ns_admin_work *w = tx->arg;
+  update *u = w->arg;
+  int64_t run;
+  ns_status st = find_job(db, w, err);
+  if (st != NS_OK)
+    return st;
+  if (!w->now.found && w->then.outcome[0] == '\0')
+    return ns_db_no_job(w->id, err);
+  run = w->now.found ? w->now.run : w->then.run;
+  if (tx->replay && u->run != 0 && run > u->run)
+    return NS_OK;
+  u->run = run;
+  if (!w->now.found)
+    return write_past(db, w, u, err);
+  st = check_live(w, u->change, err);
+  return st == NS_OK ? write_live(db, w, u, err) : st;
+}
+
+static ns_status check_change(ns_db *db, const ns_change *c, ns_err *err) {
+  ns_push p = ns_push_new("any", "null");
+  if (c->payload.p != NULL)
+    p.payload = c->payload;
+  p.queue = c->queue;
+  if (has_tags(c->tags))
+    p.tags = c->tags;
+  if (c->priority >= 0)
+    p.priority = c->priority < 256 ? (int)c->priority : 256;
+  if (c->max_attempts >= 0)
+    p.max_attempts = c->max_attempts;
+  return ns_push_check(&p, (int64_t)db->max_payload, err);
+}
+
+ns_status ns_update(ns_db *db, int64_t id, const ns_change *change, ns_err *err) {
+  update u = {.change = change};
+  ns_admin_work w = {.id = id, .arg = &u};
+  ns_status st;
+  ns_err_clear(err);
+  if ((st = check_change(db, change, err)) == NS_OK && change->queue.p != NULL)
+    st = ns_queue_id(db, change->queue, true, &u.queue_id, err);
+  return st == NS_OK ? ns_admin_run(db, &w, update_run, err) : st;
 }

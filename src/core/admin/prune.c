@@ -111,6 +111,8 @@ static ns_status delete_rows(ns_db *db, batch *b, const ns_value *ids, ns_err *e
   b->deleted = ns_db_affected(db, NS_SQL_PRUNE_FINISHED);
   if ((st = delete_links(db, b, err)) == NS_OK)
     st = ns_db_run(db, NS_SQL_PRUNE_PAUSES, ids, err);
+  if (st == NS_OK)
+    st = ns_db_run(db, NS_SQL_PRUNE_TAGS, ids, err);
   return st == NS_OK ? ns_db_run(db, NS_SQL_PRUNE_SIGNALS, ids, err) : st;
 }
 

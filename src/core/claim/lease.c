@@ -252,7 +252,8 @@ static void note_claim(ns_db *db, int64_t lease, const ns_value *r) {
     return;
   c->heard = ns_int_or(&r[R_SENT], 0);
   c->child = r[R_PARENT].type == NS_INT;
-  c->plain = r[R_UKEY].type != NS_TEXT && r[R_AWAITS].type != NS_TEXT;
+  c->plain = r[R_UKEY].type != NS_TEXT && r[R_AWAITS].type != NS_TEXT &&
+             !(db->settle.forgets && (r[R_FOLLOWS].i & NS_HAS_TAGS));
   c->queue_id = r[R_QUEUE].i;
   if (r[R_UKEY].type == NS_TEXT && ns_source_is_served(db, r[R_UKEY].s))
     ns_source_origin(r[R_UKEY].s, &c->row);

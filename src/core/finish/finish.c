@@ -185,10 +185,22 @@ static ns_status delete_jobs(ns_db *db, const ns_end *ends, size_t n,
   return ns_db_list_change(db, NS_SQL_SETTLE_GONE, NULL, &ids, n, err);
 }
 
+/* The tags of jobs in the history stay. */
+static ns_status forget_tags(ns_db *db, const ns_end *ends, size_t n, ns_err *err) {
+  ns_buf ids = NS_BUF_INIT;
+  for (size_t i = 0; i < n; i++)
+    if (ends[i].forgotten && ends[i].tagged)
+      ns_db_list_add_id(&ids, ends[i].id);
+  if (ns_db_list_is_empty(&ids))
+    return NS_OK;
+  return ns_db_list_run(db, NS_SQL_SETTLE_TAGS, NULL, &ids, err);
+}
+
 static ns_status end_jobs(ns_db *db, const ns_end *ends, size_t n, ns_err *err) {
   ns_status st;
   ns_assert(db->in_tx || db->user_tx);
-  if ((st = write_history(db, ends, n, err)) != NS_OK ||
+  if ((st = forget_tags(db, ends, n, err)) != NS_OK ||
+      (st = write_history(db, ends, n, err)) != NS_OK ||
       (st = owe_rows(db, ends, n, err)) != NS_OK || (st = free_keys(db, ends, n, err)) != NS_OK ||
       (st = hold_keys(db, ends, n, err)) != NS_OK ||
       (st = ns_finish_on_dead(db, ends, n, err)) != NS_OK)

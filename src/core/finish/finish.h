@@ -22,7 +22,8 @@ typedef struct ns_end {
   ns_bytes unique;      /* its key; absent: none */
   ns_key_row key_row;   /* ... and its row */
   bool failed;          /* ... by another failure, which its row does not know of */
-  bool forgotten;       /* it leaves no history */
+  bool forgotten;       /* it leaves no history, */
+  bool tagged;          /* and may leave tags */
   ns_bytes said;        /* a person's reason, in place of 'reason'; absent: none. A text that is too
                         ** long for that is the error as well */
 } ns_end;

@@ -24,8 +24,8 @@
 enum { /* the columns of push_plain, and of push_job beside them, in its order */
   C_ID, C_QUEUE, C_NAME, C_PAYLOAD, C_PRIORITY, C_RANK, C_ATTEMPTS, C_CRASHES,
   C_BACKOFF, C_TIMEOUT, C_NONCE, C_DECAY, C_PLAIN,
-  C_POLLS = C_PLAIN, C_DEADLINE, C_INHERITED, C_DELAY, C_PARENT,
-  C_ROOT, C_UNMET, C_ON_FAIL, C_UKEY, C_PAUSED, C_AFTER, C_PHASES, C_COUNT
+  C_POLLS = C_PLAIN, C_DEADLINE, C_INHERITED, C_DELAY, C_AT, C_PARENT,
+  C_ROOT, C_UNMET, C_ON_FAIL, C_UKEY, C_PAUSED, C_AFTER, C_PHASES, C_TAGGED, C_COUNT
 };
 
 /* The columns of one batch; integers and texts side by side. */
@@ -58,9 +58,9 @@ static bool make_after(batch *b, const ns_insert *rows, size_t n) {
 /* Nothing about it is out of the ordinary, so most columns say nothing. */
 static bool is_plain(const ns_insert *row) {
   const ns_push *p = row->push;
-  return p->delay == 0 && p->max_polls < 0 && p->max_phases < 0 && p->deadline < 0 &&
-         p->unique.p == NULL && p->after.p == NULL && !p->on_fail_run &&
-         row->parent == 0 && row->unmet == 0 && row->paused == 0 &&
+  return p->delay == 0 && p->at == 0 && p->tags.p == NULL && p->max_polls < 0 &&
+         p->max_phases < 0 && p->deadline < 0 && p->unique.p == NULL && p->after.p == NULL &&
+         !p->on_fail_run && row->parent == 0 && row->unmet == 0 && row->paused == 0 &&
          row->deadline == 0;
 }
 
@@ -141,6 +141,8 @@ static void full_row(batch *b, size_t n, size_t i, const ns_insert *row) {
   ints[C_DEADLINE * n] = deadline;
   ints[C_INHERITED * n] = row->deadline;
   ints[C_DELAY * n] = p->delay;
+  ints[C_AT * n] = p->at;
+  ints[C_TAGGED * n] = p->tags.p != NULL;
   ints[C_PARENT * n] = row->parent;
   ints[C_ROOT * n] = row->root;
   ints[C_UNMET * n] = row->unmet;
@@ -181,6 +183,11 @@ static bool is_free(const ns_insert *row) {
   return row->unmet == 0 && row->doomed == 0;
 }
 
+/* An instant may have passed: then the next claim promotes the job at once. */
+static bool comes_later(const ns_insert *row) {
+  return row->push->delay > 0 || row->push->at > 0;
+}
+
 /* The ready rows of a batch. */
 typedef struct ready {
   int64_t *ints; /* one column after the other */
@@ -195,7 +202,7 @@ static ns_status ready_fill(ready *r, const ns_insert *rows, size_t n,
   if (ints == NULL)
     return ns_no_memory(err);
   for (size_t i = 0; i < n; i++)
-    if (is_free(&rows[i]) && rows[i].push->delay == 0) {
+    if (is_free(&rows[i]) && !comes_later(&rows[i])) {
       ints[k] = rows[i].queue_id;
       ints[n + k] = 255 - rows[i].push->priority;
       ints[2 * n + k] = (int64_t)k;
@@ -213,7 +220,7 @@ static ns_status ready_fill(ready *r, const ns_insert *rows, size_t n,
 static size_t list_scheduled(ns_buf *ids, const ns_insert *rows, size_t n) {
   size_t k = 0;
   for (size_t i = 0; i < n; i++)
-    if (is_free(&rows[i]) && rows[i].push->delay > 0) {
+    if (is_free(&rows[i]) && comes_later(&rows[i])) {
       ns_db_list_add_pair(ids, rows[i].id, ns_db_kind_of(rows[i].push->name));
       k++;
     }
@@ -311,6 +318,7 @@ static ns_status insert_found(ns_db *db, const ns_insert *rows, size_t n,
   ns_status st;
   if ((st = ns_push_keys(db, rows, n, err)) != NS_OK ||
       (st = insert_rows(db, rows, n, err)) != NS_OK ||
+      (st = ns_push_tags_write(db, rows, n, err)) != NS_OK ||
       (st = insert_children(db, rows, n, err)) != NS_OK ||
       (st = ns_push_edges_write(db, edges, err)) != NS_OK ||
       (st = ns_push_edges_join(db, rows, n, err)) != NS_OK ||

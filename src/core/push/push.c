@@ -140,6 +140,8 @@ static void put_content(ns_buf *to, ns_bytes queue, const ns_push *jobs, size_t 
                 (long long)p->backoff, (long long)p->timeout, (long long)p->deadline,
                 (long long)p->parent);
     put_text(to, p->after);
+    put_text(to, p->tags);
+    ns_buf_addf(to, "%lld ", (long long)p->at);
     ns_buf_addf(to, "%lld %lld %lld ", (long long)p->on_fail_run, (long long)p->on_conflict,
                 (long long)p->period);
   }
@@ -270,6 +272,7 @@ ns_push ns_push_new(const char *name, const char *payload) {
                    .payload = ns_str(payload),
                    .queue = NS_NONE,
                    .unique = NS_NONE,
+                   .tags = NS_NONE,
                    .priority = NS_PRIORITY,
                    .decay = NS_DECAY,
                    .max_attempts = NS_MAX_ATTEMPTS,
@@ -322,6 +325,7 @@ static ns_status check_numbers(const ns_push *p, ns_err *err) {
       (st = check_range("period (µs)", p->period, 0, far, err)) != NS_OK ||
       (st = check_range("on_conflict", p->on_conflict, NS_REFUSE, NS_REPLACE, err)) != NS_OK ||
       (st = check_range("backoff (µs)", p->backoff, 0, far, err)) != NS_OK ||
+      (st = check_range("at (µs)", p->at, 0, INT64_MAX / 2, err)) != NS_OK ||
       (st = check_range("timeout (µs)", p->timeout, 1, far, err)) != NS_OK)
     return st;
   return check_range("deadline (µs)", p->deadline, -1, far, err);
@@ -334,6 +338,10 @@ ns_status ns_push_check(const ns_push *p, int64_t max_payload, ns_err *err) {
     st = ns_db_name_check(p->queue, "queue name", NS_MAX_QUEUE, err);
   if (st == NS_OK && p->unique.p != NULL)
     st = check_key(p->unique, err);
+  if (st == NS_OK && p->tags.p != NULL)
+    st = ns_push_tags_check(p->tags, err);
+  if (st == NS_OK && p->at != 0 && p->delay != 0)
+    st = ns_fail(err, NS_EINVALID, "'at' and 'delay' exclude each other");
   if (st == NS_OK && (p->on_conflict != NS_REFUSE || p->period != 0) && p->unique.p == NULL)
     st = ns_fail(err, NS_EINVALID, "there is no unique key, but what is to be done with one");
   if (st == NS_OK && p->on_conflict == NS_REPLACE && (p->parent != 0 || p->after.p != NULL))
@@ -430,7 +438,7 @@ static void note_ids(ns_db *db, ns_push *jobs, const work *w) {
 static bool is_simple(const ns_insert *rows, size_t n) {
   for (size_t i = 0; i < n; i++) {
     const ns_push *p = rows[i].push;
-    if (p->parent != 0 || p->after.p != NULL ||
+    if (p->parent != 0 || p->after.p != NULL || p->tags.p != NULL || p->at != 0 ||
         (n > 1 ? p->unique.p != NULL : p->max_phases >= 0))
       return false;
   }

@@ -137,6 +137,7 @@ static ns_status keep_one(ns_db *db, ns_insert *row, ns_err *err) {
 typedef struct standing {
   bool lives;
   bool begun; /* it has been parked: it is in the middle of its work */
+  bool tagged;
   int64_t nonce, unmet;
   ns_claim_place at;
 } standing;
@@ -154,6 +155,7 @@ static ns_status lock_standing(ns_db *db, int64_t id, standing *j, ns_err *err) 
   j->unmet = r[3].i;
   j->nonce = r[5].i;
   j->begun = r[6].type != NS_NULL;
+  j->tagged = r[7].i != 0;
   return NS_OK;
 }
 
@@ -200,6 +202,8 @@ static ns_status update_job(ns_db *db, const standing *j, const ns_insert *row, 
                              ns_vint(p->decay),
                              ns_vint(row->nonce),
                              ns_vint(p->delay),
+                             ns_vint(p->at),
+                             ns_vint(p->tags.p != NULL),
                              ns_vint(j->at.run + 1),
                              ns_vint(j->at.id)};
   ns_status st = ns_db_run(db, NS_SQL_REPLACE_JOB, params, err);
@@ -211,7 +215,7 @@ static ns_status place(ns_db *db, const standing *j, const ns_insert *row, ns_er
   int64_t kind = ns_db_kind_of(row->push->name);
   if (j->unmet > 0)
     return NS_OK;
-  if (row->push->delay == 0)
+  if (row->push->delay == 0 && row->push->at == 0)
     return ns_claim_promote_one(db, j->at.queue_id, 255 - row->push->priority, j->at.id,
                                 j->at.run + 1, kind, err);
   db->claim.promote_at = 0;
@@ -223,6 +227,18 @@ static ns_status give_key(ns_db *db, const ns_insert *row, int64_t job, ns_err *
   const ns_value params[] = {ns_vint(job), ns_push_period(row->push), ns_vint(row->queue_id),
                              ns_vtext(row->push->unique)};
   return ns_db_run(db, NS_SQL_REPLACE_GIVE, params, err);
+}
+
+static ns_status replace_tags(ns_db *db, const standing *j, const ns_insert *row, ns_err *err) {
+  ns_buf ids = NS_BUF_INIT;
+  ns_insert kept = *row;
+  ns_status st = NS_OK;
+  kept.id = j->at.id;
+  if (j->tagged) {
+    ns_db_list_add_id(&ids, kept.id);
+    st = ns_db_list_run(db, NS_SQL_SETTLE_TAGS, NULL, &ids, err);
+  }
+  return st == NS_OK ? ns_push_tags_write(db, &kept, 1, err) : st;
 }
 
 /* 'j' has the key of 'row', or had it: it becomes the job of 'row', or 'row' follows it. */
@@ -238,7 +254,8 @@ static ns_status replace_standing(ns_db *db, const standing *j, ns_insert *row, 
   row->kept = j->at.id;
   row->replaced = true;
   if ((st = give_key(db, row, j->at.id, err)) == NS_OK &&
-      (st = update_job(db, j, row, err)) == NS_OK)
+      (st = update_job(db, j, row, err)) == NS_OK &&
+      (st = replace_tags(db, j, row, err)) == NS_OK)
     st = place(db, j, row, err);
   return st;
 }

@@ -45,7 +45,7 @@ static ns_outcome *find_outcome(ns_outcome *outcomes, size_t n, int64_t id, int6
 enum { L_ID, L_RUN, L_QUEUE, L_RANK, L_ATTEMPTS, L_POLLS, L_CRASHES, L_LOST,
        L_MISSED, L_MISSING_SINCE, L_MAX_ATTEMPTS, L_MAX_POLLS, L_MAX_CRASHES, L_BACKOFF,
        L_DEADLINE, L_ROOT, L_UKEY, L_NOW, L_DECAY, L_PAUSED, L_DUE,
-       L_KIND, L_PHASES, L_MAX_PHASES };
+       L_KIND, L_PHASES, L_MAX_PHASES, L_TAGGED };
 
 /* NULL for NULL. False: out of memory. */
 static bool copy_text(const ns_value *v, char **out, size_t *n) {
@@ -81,6 +81,7 @@ static ns_status fill_outcome(ns_outcome *f, const ns_value *r, ns_err *err) {
   f->phases = r[L_PHASES].i;
   f->max_phases = ns_int_or(&r[L_MAX_PHASES], -1);
   f->kind = r[L_KIND].i;
+  f->tagged = r[L_TAGGED].i != 0;
   return copy_text(&r[L_UKEY], &f->key, &f->keylen) ? NS_OK : ns_no_memory(err);
 }
 
@@ -246,7 +247,8 @@ static ns_status write_ends(ns_db *db, const ns_outcome *outcomes, size_t n, ns_
                          .unique = key_of(f),
                          .key_row = done || f->key_row == NS_KEY_LOST ? f->key_row : NS_KEY_FREED,
                          .failed = f->attempt != NULL,
-                         .forgotten = done && db->settle.forgets && f->root == 0};
+                         .forgotten = done && db->settle.forgets && f->root == 0,
+                         .tagged = f->tagged};
   }
   st = ns_finish(db, ends, k, err);
   free(ends);

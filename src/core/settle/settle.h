@@ -62,6 +62,7 @@ typedef struct ns_outcome {
   int64_t max_attempts, max_polls, max_crashes, backoff, deadline, root, paused, now;
   int64_t phases;      /* waits since the push or the last signal, this one included */
   int64_t max_phases;  /* of them, as its push has said; -1: it has not; 0: no limit */
+  bool tagged;         /* the job may have tags */
   int64_t decay;       /* of its priority, with each return that sinks it */
   char *key;           /* its unique key, owned; NULL: none */
   size_t keylen;

@@ -152,10 +152,10 @@ static const size_t push_ints[] = {
     PUSH(id),        PUSH(delay),   PUSH(max_attempts), PUSH(max_crashes),
     PUSH(max_polls), PUSH(backoff), PUSH(timeout),      PUSH(deadline),
     PUSH(parent),    PUSH(on_fail_run), PUSH(decay), PUSH(max_phases),
-    PUSH(period),
+    PUSH(period),    PUSH(at),
 };
 static const size_t push_bytes[] = {PUSH(name), PUSH(payload), PUSH(queue),
-                                    PUSH(unique), PUSH(after)};
+                                    PUSH(unique), PUSH(after), PUSH(tags)};
 
 #define COUNT(array) (sizeof(array) / sizeof(array)[0])
 /* Bytes of a child without any texts. */
