@@ -530,6 +530,23 @@ function Db:lock(name, opts) end
 ---@return nightshift.DbLock
 function Db:semaphore(name, n, opts) end
 
+--- Waits for the end of a job, without polling. In a handler `job:wait` parks the job instead.
+---@param id integer
+---@param wait nightshift.Duration
+---@return "done"|"dead"|"cancelled"|"gone"|nil outcome "gone": it was deleted meanwhile, or left no history
+---@return any result of a done job; without an outcome the message
+---@return string? why error or reason of one that is not done; without an outcome `NOT_FOUND`, `BUSY`: it
+--- has not ended, `STATE`: in a transaction, `GONE`
+function Db:wait(id, wait) end
+
+--- The same for many, until all have ended.
+---@param ids integer[]
+---@param wait nightshift.Duration
+---@return nightshift.Result[]? ends in the order of the ids
+---@return string? message
+---@return nightshift.Code? code as of `wait`
+function Db:wait_all(ids, wait) end
+
 ---@class nightshift.Change
 ---@field payload any `nightshift.null`: null
 ---@field queue string?

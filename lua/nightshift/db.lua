@@ -264,6 +264,42 @@ function methods:update(id, change)
   return handle:update(whole, given)
 end
 
+--- Waits for the end of a job, without polling, up to a time. Gives its outcome, its result, and
+-- the error or reason when it is not done. BUSY: it has not ended.
+---@param id integer
+---@param wait number|string
+---@return string|nil outcome "done", "dead", "cancelled"; "gone": it was deleted, or left no history
+---@return any result
+---@return string? why
+function methods:wait(id, wait)
+  local handle = live(self, "wait")
+  local whole = check_id("wait", id)
+  local us, message = options.duration(wait, "wait: the time")
+  if not us then return nil, message, "INVALID" end
+  local ends, problem, code = results.wait(handle, { whole }, us)
+  if not ends then return nil, problem, code end
+  return ends[1].outcome, ends[1].result, ends[1].error or ends[1].reason
+end
+
+--- The same for many: a list of {id =, name =, outcome =, result =, reason =, error =}, in the order
+-- of the ids, once all have ended.
+---@param ids integer[]
+---@param wait number|string
+---@return nightshift.Result[]|nil ends
+---@return string? message
+---@return string? code
+function methods:wait_all(ids, wait)
+  local handle = live(self, "wait_all")
+  if type(ids) ~= "table" then raise("wait_all: the ids must be a list, got a %s", type(ids)) end
+  local hole = options.hole(ids)
+  if hole then raise("wait_all: the ids must be a list without holes; item %d is nil", hole) end
+  local list = {}
+  for i, id in ipairs(ids) do list[i] = check_id("wait_all", id) end
+  local us, message = options.duration(wait, "wait_all: the time")
+  if not us then return nil, message, "INVALID" end
+  return options.values(results.wait(handle, list, us))
+end
+
 --- Makes a scheduled job ready now. `tree`: all at or below it; gives how many.
 ---@param id integer
 ---@param opts {tree: boolean?}?

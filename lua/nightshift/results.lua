@@ -3,9 +3,11 @@
 -- It looks like a list: its children in the order in which they were spawned. Behind them come
 -- the jobs of its `after`, in their order. It reads a page at a time from the database, so a
 -- job with 10,000 children needs no memory for them. Rows are not read again while the page is
--- the same. A job without `after` asks nothing about that.
+-- the same. A job without `after` asks nothing about that. And the ends of jobs that a program
+-- waits for.
 
 local core = require "nightshift.core"
+local units = require "nightshift.units"
 
 local PAGE = 500
 
@@ -113,6 +115,71 @@ function results.of(parent, after, asks)
     __name = "nightshift.results",
     children = children,
   })
+end
+
+-- ------------------------------------------------------------ ends that are waited for
+
+local function encoded(ids) return core.encode(core.array(ids)) end
+
+--- The outcomes of these jobs, by id; the server cuts a long answer short.
+local function outcomes(handle, ids)
+  local found, first = {}, 1
+  while first <= #ids do
+    local rows, message, code = handle:execute("@edge_followed", encoded(table.move(ids, first,
+      math.min(#ids, first + PAGE - 1), 1, {})))
+    if not rows then return nil, message, code end
+    for _, row in ipairs(rows) do found[row.id] = entry(row) end
+    first = first + #rows
+  end
+  return found
+end
+
+local function still_live(ids, found)
+  local live = {}
+  for _, id in ipairs(ids) do
+    if not found[id].outcome then live[#live + 1] = id end
+  end
+  return live
+end
+
+local function too_late(ids, live, us)
+  local seconds = units.number(us / 1000000)
+  if #ids == 1 then return nil, ("job %d has not ended within %s s"):format(ids[1], seconds), "BUSY" end
+  return nil, ("%d of %d jobs have not ended within %s s, job %d among them"):format(#live, #ids, seconds, live[1]),
+    "BUSY"
+end
+
+--- Waits for the ends of jobs. "gone": it was deleted meanwhile, or left no history.
+---@param handle userdata core handle, in no transaction
+---@param ids integer[]
+---@param us integer how long, at most
+---@return nightshift.Result[]|nil ends in the order of the ids
+---@return string? message
+---@return string? code NOT_FOUND, BUSY
+function results.wait(handle, ids, us)
+  local stop = core.clock() + us / 1000000
+  local found, message, code = outcomes(handle, ids)
+  if not found then return nil, message, code end
+  for _, id in ipairs(ids) do
+    if found[id].outcome == "gone" then
+      return nil, ("there is no job %d, live or in the history"):format(id), "NOT_FOUND"
+    end
+  end
+  local live = still_live(ids, found)
+  while #live > 0 do
+    local rest = math.floor((stop - core.clock()) * 1000000)
+    if rest <= 0 then return too_late(ids, live, us) end
+    local left, more
+    left, message, code = handle:wait(encoded(live), rest)
+    if not left then return nil, message, code end
+    more, message, code = outcomes(handle, live)
+    if not more then return nil, message, code end
+    for id, row in pairs(more) do found[id] = row end
+    live = still_live(live, found)
+  end
+  local list = {}
+  for i, id in ipairs(ids) do list[i] = found[id] end
+  return list
 end
 
 --- How many of them are children.

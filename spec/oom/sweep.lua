@@ -616,6 +616,10 @@ local calls = {
     end,
     run = function(h, id) return h:update(id, { json = "[1]", tags = '["b"]' }) end,
   },
+  wait = {
+    arrange = function(h) return push(h, { delay = 1e9 }) end,
+    run = function(h, id) return h:wait(("[%d]"):format(id), 1000) end,
+  },
   retry = { arrange = finished, run = function(h, id) return h:retry(id) end },
   run_now = {
     arrange = function(h) return push(h, { delay = 1e9 }) end,

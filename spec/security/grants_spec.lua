@@ -75,6 +75,7 @@ function verbs.worker(place)
   assert(h._handle:ring()) -- first: without these two all goes on, only later
   assert(h._handle:execute("@listen_nudge", 0, 0))
   assert(h._handle:execute("@listen_out"))
+  assert(h._handle:execute("@wait_ring", "[]"))
   local q = assert(h:queue "mail")
   assert(q:push("plain", 1, { unique = "w", tags = { "w" } }))
   for _, name in ipairs { "poll", "fails", "gone", "parent" } do assert(q:push(name, 1, { max_attempts = 1 })) end

@@ -117,11 +117,11 @@ FOR UPDATE
 INSERT INTO nightshift_job
   (id, queue_id, name, payload, priority, rank, run, max_attempts, max_polls,
    max_crashes, backoff, timeout, deadline, created, due, parent, root, on_fail,
-   ukey, nonce, decay, after_ids, since, max_phases)
+   ukey, nonce, decay, after_ids, since, max_phases, tagged)
 SELECT STRAIGHT_JOIN f.id, f.queue_id, f.name, f.payload, f.priority, 255 - f.priority, f.run + 1,
   f.max_attempts, f.max_polls, f.max_crashes, f.backoff, f.timeout,
   {now} + f.deadline - f.created, {now}, {now}, f.parent, f.root, f.on_fail, f.ukey, f.nonce,
-  f.decay, f.after_ids, (f.run + 1) * 1048576, f.max_phases
+  f.decay, f.after_ids, (f.run + 1) * 1048576, f.max_phases, {tagged}
 FROM JSON_TABLE(?, {ids}) v
 JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = v.id
 

@@ -288,3 +288,57 @@ SELECT {now}, @@innodb_rollback_on_timeout, @@max_allowed_packet,
 -- name: session_place
 -- Default database and role of the session, as a number: a reset leaves both as they are.
 SELECT CRC32(CONCAT_WS('/', IFNULL(HEX(DATABASE()), '-'), IFNULL(HEX(CURRENT_ROLE()), '-')))
+
+-- name: wait_enter
+-- Params: minus the connection, [id,…]. Keys: PRIMARY of job and of edge. Shared locks on the
+-- live jobs, one row at a time; waits for a session that is ending one. So that session has
+-- ended it before, or sees the edge.
+INSERT IGNORE INTO nightshift_edge (on_id, job_id)
+SELECT STRAIGHT_JOIN j.id, m.me
+FROM (SELECT CAST(? AS SIGNED) AS me) m
+JOIN JSON_TABLE(?, {ids}) v
+JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id
+LOCK IN SHARE MODE
+
+-- name: wait_hold
+-- Params: minus the connection that sleeps. This one keeps the lock that it waits for.
+DO GET_LOCK(CONCAT('nightshift-asleep:', {here}, ':', ?), 0)
+
+-- name: wait_leave
+-- Params: [id,…], minus the connection. Key: PRIMARY of edge, one row at a time.
+DELETE e FROM JSON_TABLE(?, {ids}) v
+STRAIGHT_JOIN (SELECT CAST(? AS SIGNED) AS me) m
+STRAIGHT_JOIN nightshift_edge e FORCE INDEX (PRIMARY) ON e.on_id = v.id AND e.job_id = m.me
+
+-- name: wait_let_go
+-- Params: minus the connection that has slept.
+DO RELEASE_LOCK(CONCAT('nightshift-asleep:', {here}, ':', ?))
+
+-- name: wait_ring
+-- Params: [connection,…]. Ends the sleep of those that wait for ends of jobs.
+CALL nightshift_wake(?)
+
+-- name: wait_rung
+-- Params: minus the connection, which is this one. From now on it may be rung.
+DO GET_LOCK(CONCAT('nightshift-wait:', {here}, ':', ?), 0)
+
+-- name: wait_sleep
+-- Params: [id,…], minus the connection, how many of them are known to live, seconds. How many
+-- live; sleeps first when none has ended. Key: PRIMARY of edge, one row at a time. No locks. As in
+-- listen_wait a lock that it came to own is released by the expression that waited for it.
+BEGIN NOT ATOMIC
+  DECLARE v_ids MEDIUMTEXT {bytes} DEFAULT ?;
+  DECLARE v_me, v_known BIGINT;
+  DECLARE v_seconds DOUBLE;
+  DECLARE v_left BIGINT;
+  SET v_me = ?, v_known = ?, v_seconds = ?;
+  SELECT STRAIGHT_JOIN COUNT(*) INTO v_left FROM JSON_TABLE(v_ids, {ids}) v
+  JOIN nightshift_edge e FORCE INDEX (PRIMARY) ON e.on_id = v.id AND e.job_id = v_me;
+  IF v_left = v_known AND v_left > 0 THEN
+    DO IF(GET_LOCK(CONCAT('nightshift-asleep:', {here}, ':', v_me), v_seconds),
+      RELEASE_LOCK(CONCAT('nightshift-asleep:', {here}, ':', v_me)), FALSE);
+    SELECT STRAIGHT_JOIN COUNT(*) INTO v_left FROM JSON_TABLE(v_ids, {ids}) v
+    JOIN nightshift_edge e FORCE INDEX (PRIMARY) ON e.on_id = v.id AND e.job_id = v_me;
+  END IF;
+  SELECT v_left AS n;
+END

@@ -151,7 +151,8 @@ CREATE TABLE nightshift_scheduled (
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin
 
 -- name: create_edge
--- job_id waits for on_id; job.unmet counts its rows.
+-- job_id waits for on_id; job.unmet counts its rows. A negative job_id is no job: a connection of
+-- minus that number waits for the end of on_id.
 CREATE TABLE nightshift_edge (
   on_id BIGINT NOT NULL,
   job_id BIGINT NOT NULL,

@@ -737,3 +737,16 @@ BEGIN
     KILL QUERY v_thread;
   END IF;
 END
+
+-- name: wake
+-- Ends the sleep of connections that wait for the end of a job, [connection,…]. A connection that
+-- waits owns a lock of its number, which no other session can own for it.
+CREATE OR REPLACE PROCEDURE nightshift_wake(IN p_threads MEDIUMTEXT {bytes})
+  SQL SECURITY DEFINER READS SQL DATA
+BEGIN
+  DECLARE CONTINUE HANDLER FOR 1094, 1095 BEGIN END;
+  FOR one IN (SELECT t.thread FROM JSON_TABLE(p_threads, '$[*]' COLUMNS (thread BIGINT PATH '$')) t
+      WHERE IS_USED_LOCK(CONCAT('nightshift-wait:', {here}, ':', -t.thread)) = t.thread) DO
+    KILL QUERY one.thread;
+  END FOR;
+END

@@ -413,6 +413,13 @@ typedef struct ns_many {
 ns_status ns_many_do(ns_db *db, ns_many_verb verb, const ns_many *many, int64_t *changed,
                      int64_t *refused, ns_err *err);
 
+/*
+** Waits up to 'wait' µs until none of the jobs "[id,…]" lives; '*left': how many do. It looks
+** every ten seconds meanwhile, and who ends one wakes it. Errors: STATE (in a transaction), GONE,
+** BUSY.
+*/
+ns_status ns_wait(ns_db *db, ns_bytes ids, int64_t wait, size_t *left, ns_err *err);
+
 /* How many jobs of a tree are in which state; pruned jobs are not counted. */
 typedef struct ns_progress {
   int64_t done, dead, cancelled, running, waiting, scheduled, ready, total;

@@ -184,6 +184,25 @@ static int db_signal(lua_State *L) {
   return nsl_result(L, ns_signal(db, id, value, name, &err), &err);
 }
 
+/***
+Waits until none of these jobs lives.
+@function db:wait
+@tparam string ids JSON list
+@tparam integer wait µs
+@return how many live, or nil, message, code `STATE`, `GONE`
+*/
+static int db_wait(lua_State *L) {
+  ns_err err;
+  size_t left;
+  ns_db *db = nsl_checkdb(L);
+  ns_bytes ids = nsl_checkbytes(L, 2);
+  int64_t wait = nsl_optmicros(L, 3);
+  if (ns_wait(db, ids, wait, &left, &err) != NS_OK)
+    return nsl_fail(L, &err);
+  lua_pushinteger(L, (lua_Integer)left);
+  return 1;
+}
+
 /* -------------------------------------------------- a job and all below it */
 
 /***
@@ -327,4 +346,5 @@ const luaL_Reg nsl_jobverbs[] = {{"cancel", db_cancel},
                                  {"signal", db_signal},
                                  {"tree", db_tree},
                                  {"update", db_update},
+                                 {"wait", db_wait},
                                  {NULL, NULL}};

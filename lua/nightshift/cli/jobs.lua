@@ -126,6 +126,10 @@ function jobs.define(parser)
   update:option("--tag", "A tag, in the place of all that it has; up to 16. An empty one: none."):count "*"
   update:option("--due", "When it is ready, like 2030-01-31T12:00:00Z.")
   update:option("--max-attempts", "Errors before it is dead."):convert(context.integer)
+  local wait = parser:command("wait", "Wait until jobs have ended. Ends with 0 when all are done.")
+  wait:argument("id", "Job ids."):args("+"):convert(context.id)
+  wait:option("--timeout", "How long, at most.", "1h")
+  wait:flag("--json", "Print JSON.")
   local run_now = parser:command("run-now", "Make scheduled jobs ready now.")
   run_now:argument("id", "Job ids."):args("*"):convert(context.id)
   define_filter(run_now)
@@ -457,6 +461,23 @@ function commands.update(args)
   if next(change) == nil then context.fail(context.USAGE, "say what to change: --payload, --priority, …") end
   local db <close> = context.connect(args)
   return each_id(args.id, "changed", function(id) return db:update(id, change) end)
+end
+
+function commands.wait(args)
+  context.checked(options.duration, args.timeout, "--timeout")
+  local db <close> = context.connect(args)
+  local ends = context.must(db:wait_all(args.id, args.timeout))
+  local exit = 0
+  for _, row in ipairs(ends) do
+    if row.outcome ~= "done" then exit = context.FAILURE end
+    local more = row.outcome == "done" and row.result ~= nil and core.encode(row.result, math.maxinteger)
+      or row.error or row.reason
+    if not args.json then
+      output.line(("%d %s%s"):format(row.id, row.outcome, more and " " .. output.one_line(more, 1000) or ""))
+    end
+  end
+  if args.json then output.json(core.array(ends)) end
+  return exit
 end
 
 commands["run-now"] = function(args)

@@ -75,7 +75,7 @@ local ROLES = {
       { "nightshift_tag", "SELECT, INSERT, DELETE" },
       { "nightshift_unique_key", "SELECT, INSERT, UPDATE, DELETE" },
     },
-    routines = { "nightshift_listen", "nightshift_nudge", "nightshift_ring", "nightshift_signal" },
+    routines = { "nightshift_listen", "nightshift_nudge", "nightshift_ring", "nightshift_signal", "nightshift_wake" },
   },
   {
     name = "dashboard",

@@ -25,6 +25,7 @@
 #include "holder/holder.h"
 #include "push/push.h"
 #include "settle/settle.h"
+#include "wake/wake.h"
 
 #define MANY 16 /* verdicts: then dependents that they release may wait for the next cycle */
 
@@ -350,6 +351,7 @@ ns_status ns_cycle(ns_db *db, ns_verdict *verdicts, size_t nverdicts,
     again = drop_expired(db, out, before) || again;
   if (st == NS_OK && !ns_in_transaction(db))
     ns_holder_absolve(db);
+  ns_wake_ended(db);
   if (next_due != NULL)
     *next_due =
         again || w.released || ns_claim_alone_next(db, w.want.queues, w.want.nqueues, w.want.limit)

@@ -14,6 +14,7 @@
 
 #include "db/db.h"
 #include "handle.h"
+#include "wake/wake.h"
 
 #define CLOSE 4 /* ids, and edges, per target: as many are read in a range */
 
@@ -137,12 +138,14 @@ static ns_status read_edges(ns_db *db, work *w, ns_err *err) {
   return st;
 }
 
-static ns_status name_waiters(work *w, ns_err *err) {
+static ns_status name_waiters(ns_db *db, work *w, ns_err *err) {
   if ((w->waiters = calloc(w->edges.n, sizeof *w->waiters)) == NULL)
     return ns_no_memory(err);
   for (size_t i = 0; i < w->edges.n; i++)
     if (i == 0 || w->edges.items[i].job != w->edges.items[i - 1].job)
       w->waiters[w->n++].id = w->edges.items[i].job;
+  for (size_t i = 0; i < w->n && w->waiters[i].id < 0; i++)
+    ns_wake_note(db, w->waiters[i].id);
   return NS_OK;
 }
 
@@ -482,7 +485,7 @@ static ns_status resolve_all(ns_db *db, work *w, ns_failed_dependents *next, ns_
   ns_status st = read_edges(db, w, err);
   if (st != NS_OK || w->edges.n == 0)
     return st;
-  st = name_waiters(w, err);
+  st = name_waiters(db, w, err);
   next->waiters = w->waiters;
   if (st == NS_OK)
     st = lock_waiters(db, w, err);

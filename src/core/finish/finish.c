@@ -25,6 +25,7 @@
 #include "handle.h"
 #include "log.h"
 #include "source/source.h"
+#include "wake/wake.h"
 
 #define SAID 255 /* characters of a reason */
 #define DEEP 32  /* levels of a tree that fail in one transaction */
@@ -404,12 +405,14 @@ ns_status ns_finish_pending_look(ns_db *db, ns_err *err) {
     ns_ring(db, NULL);
     db->ring_due = false;
   }
+  ns_wake_ended(db);
   return st;
 }
 
 void ns_finish_pending_retry(ns_db *db) {
   ns_err none;
   int64_t pause = 1000;
+  ns_wake_ended(db);
   for (int tries = 0;
        db->finish.pending_due && !db->is_host && !ns_in_transaction(db) && tries < TRIES; tries++) {
     if (tries > 0)

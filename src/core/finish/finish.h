@@ -123,8 +123,8 @@ ns_status ns_finish_pending_notify(ns_db *db, ns_err *err);
 ** BUSY, NOMEM. */
 ns_status ns_finish_pending_look(ns_db *db, ns_err *err);
 
-/* Finishes the rest of a handle's own verb: it tries for an eighth of a second, then other
-** holders do it. Best effort. */
+/* Finishes the rest of a handle's own verb: rings programs that wait for the ends, and tells
+** dependents. It tries for an eighth of a second, then other holders do it. Best effort. */
 void ns_finish_pending_retry(ns_db *db);
 
 /* Looks at the next edges for targets that are no jobs, as a person's DELETE may leave them,

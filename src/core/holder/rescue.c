@@ -416,6 +416,7 @@ static ns_status look_at_all(ns_db *db, look *k, ns_err *err) {
   if (k->sum.jobs > 0)
     ns_ring(db, NULL);
   db->ring_due = false;
+  ns_wake_ended(db);
   return st;
 }
 

@@ -21,6 +21,14 @@ typedef struct ns_peer {
   bool alive; /* its process is seen on this machine, and not stopped */
 } ns_peer;
 
+/* ------------------------------------- programs that wait for ends: wait.c */
+
+/* An edge of a job that has ended on the open transaction has a negative 'job': it is a waiter's. */
+void ns_wake_note(ns_db *db, int64_t job);
+
+/* After a commit: rings the waiters that were noted. Best effort; without any it does nothing. */
+void ns_wake_ended(ns_db *db);
+
 #define NS_PLACE 64 /* bytes of a place */
 
 typedef struct ns_peers {
