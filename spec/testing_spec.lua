@@ -341,7 +341,9 @@ describe("the testing kit", function()
   end)
 
   it("knows all tables and all instants", function()
-    local clean, shift = core.sql "testing_clean", core.sql "testing_shift" .. core.sql "testing_due"
+    local shift = core.sql "testing_shift" .. core.sql "testing_due"
+    assert(t.db:queue "shut":push("x", 1, { unique = "u" }))
+    assert(t:clean())
     local stay = { meta = true, id = true, queue = true, listener = true }
     -- no instants, or ones of the world outside
     local no_time = " id job_id lease holder on_id parent root seq nonce backoff timeout paused connection row_id "
@@ -355,7 +357,8 @@ describe("the testing kit", function()
       local tab = statement.text:match "CREATE TABLE nightshift_([%l_]+)"
       if tab and not stay[tab] then
         n = n + 1
-        if not clean:find("DELETE FROM nightshift_" .. tab .. "[ ;]") then unknown[#unknown + 1] = tab end
+        local rows = assert(t.db:execute("SELECT COUNT(*) AS n FROM nightshift_" .. tab))
+        if rows[1].n > 0 and tab ~= "ready" and tab ~= "holder" then unknown[#unknown + 1] = tab end
         for column in statement.text:gmatch "\n%s+([%l_]+) BIGINT" do
           local moved = shift:match("UPDATE nightshift_" .. tab .. " SET ([^;]*)") or ""
           local known = (" " .. moved):find("[%s]" .. column .. " = ") or untouched[tab .. "." .. column]

@@ -241,6 +241,15 @@ function testing.open(where)
   return nil, message, code
 end
 
+--- The names of the tables that are emptied, as JSON.
+local function list_tables(handle)
+  local rows, message, code = handle:execute "@testing_list"
+  if not rows then return nil, message, code end
+  local names = core.array {}
+  for i, row in ipairs(rows) do names[i] = row.name end
+  return core.encode(names)
+end
+
 --- Deletes all jobs, schedules, pauses and history, and forgets a crash that has not come and the
 -- hours of t:advance. Queues stay; ids go on.
 ---@return true|nil
@@ -250,7 +259,10 @@ function methods:clean()
   local handle = own(self, "clean")
   crash.disarm(self)
   self._ahead = 0
-  local ok, message, code = handle:execute "@testing_clean"
+  local ok, message, code = self._tables, nil, nil
+  if not ok then ok, message, code = list_tables(handle) end
+  self._tables = ok
+  if ok then ok, message, code = handle:execute("@testing_clean", ok) end
   if not ok then return nil, message, code end
   return true
 end
