@@ -866,35 +866,9 @@ function Adopted:resume() end
 ---@return nightshift.Code? code
 function Adopted:tune(opts) end
 
----@class nightshift.DeadRow
----@field id integer
----@field attempts integer? failures
----@field job integer? its last job, with `failed_at`, `holder` and `error`: absent when it has failed without us, or
----the history does not go back as far
----@field failed_at number? seconds since 1970, by the server's clock
----@field holder integer? the holder that had claimed it
----@field error string? its beginning
----@field payload any the row, without NULL columns; or the column that the mapping names
-
----@class nightshift.DeadKind
----@field error string the first line, with "#" for numbers; "" when none is known
----@field count integer
----@field first number? seconds since 1970
----@field last integer?
----@field id integer the latest row
-
---- The rows that no claim takes any more, by id: they have failed as often as they may, or
---- were given up.
----@param opts {limit: integer?, error: string?, by: "error"?}? limit: 50; error: only of this one, or of one of the
----kinds that `by = "error"` gives instead, the most frequent first
----@return nightshift.DeadRow[]|nightshift.DeadKind[]|nil rows
----@return string? message
----@return nightshift.Code? code
-function Adopted:dead(opts) end
-
 --- Runs dead rows again: they are open, with all their attempts. In a list, rows that are not
 --- dead, or locked, stay as they are.
----@param what integer|integer[]|{error: string}|"all" an id; ids; those of an error or a kind of them; all
+---@param what integer|integer[]|"all" an id; ids; all
 ---@return true|integer|nil retried true for one id, else how many
 ---@return string? message
 ---@return nightshift.Code? code `STATE` it is not dead, `NOT_FOUND`, `INVALID` the mapping has `attempts_left` without
@@ -906,17 +880,11 @@ function Adopted:retry(what) end
 --- transaction. A row that another one has for its parent, that has a job, or is owed something,
 --- stays. Not inside a transaction.
 ---@param opts {state: "done"|"dead"|nil, older: nightshift.Duration?, into: string?, limit: integer?}? older: those
----that ended longer ago; a done row says so in `completed_at` or `updated`, a dead one in `updated` or by its last job
+---that ended longer ago; a done row says so in `completed_at` or `updated`, a dead one in `updated`
 ---@return integer? pruned
 ---@return string? message
 ---@return nightshift.Code? code `INVALID`, `NOT_FOUND` no such target, `DUPLICATE` it has one of the rows
 function Adopted:prune(opts) end
-
----@class nightshift.DrainOptions
----@field into string the queue; made, if need be
----@field limit integer? rows to move at most
----@field batch integer? rows at a time; 1000
----@field rate integer? rows a second at most
 
 ---@alias nightshift.CrashPoint
 ---| "push.before_commit"
@@ -927,16 +895,11 @@ function Adopted:prune(opts) end
 ---| "transaction.before_commit"
 ---| "transaction.after_commit"
 
----@class nightshift.Drained
----@field jobs integer rows that became jobs
----@field left integer rows that stay
----@field kept {running: integer?, refused: integer?, busy: integer?} why: claimed; no job can have them, or the server
----refuses to delete them; changed or locked meanwhile
-
 --- Makes open rows jobs of a queue and deletes them here, a batch in one transaction. Ended rows
 --- stay: see `prune`.
----@param opts nightshift.DrainOptions
----@return nightshift.Drained? drained
+---@param opts {into: string} the queue; made, if need be
+---@return {jobs: integer, left: integer}? drained rows that became jobs, and open ones that stay: claimed, locked,
+---or refused by the server or as a job
 ---@return string? message
 ---@return nightshift.Code? code `INVALID` (a name; the mapping has parents), `STATE` (in a transaction), `DENIED`,
 ---`GONE`, `BUSY`, `SQL`

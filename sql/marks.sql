@@ -59,17 +59,12 @@ SET STATEMENT time_zone='+00:00' FOR
 -- ids, numbers. There is no backslash in it, whatever the sql_mode of the session is.
 '(?<![[:alnum:]])''[^'']*''(?![[:alnum:]])|"[^"]*"|[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|0x[0-9a-fA-F]+|(?<![[:alnum:]])(?=[a-fA-F]*[0-9])[0-9a-fA-F]+(?![[:alnum:]])|[0-9]+'
 
--- mark: source_kind
--- Errors p.error that differ in such parts only are of one kind.
-LEFT(REGEXP_REPLACE(LEFT(SUBSTRING_INDEX(COALESCE(p.error, ''), CHAR(10 USING utf8mb4), 1), 1000),
-  {kind_parts}, '#'), 200)
-
 -- mark: ended_error
 -- What an ended job f died of: its last error, or the reason where there is none.
 COALESCE(NULLIF(f.error, ''), f.reason, '')
 
 -- mark: ended_kind
--- As source_kind.
+-- Errors that differ in such parts only are of one kind.
 LEFT(REGEXP_REPLACE(LEFT(SUBSTRING_INDEX({ended_error}, CHAR(10 USING utf8mb4), 1), 1000),
   {kind_parts}, '#'), 200)
 
@@ -78,7 +73,7 @@ LEFT(REGEXP_REPLACE(LEFT(SUBSTRING_INDEX({ended_error}, CHAR(10 USING utf8mb4), 
 COALESCE(a.error, a.kind)
 
 -- mark: live_kind
--- As source_kind.
+-- As ended_kind.
 LEFT(REGEXP_REPLACE(LEFT(SUBSTRING_INDEX({live_error}, CHAR(10 USING utf8mb4), 1), 1000),
   {kind_parts}, '#'), 200)
 
@@ -99,12 +94,6 @@ LEFT(REGEXP_REPLACE(LEFT(SUBSTRING_INDEX({live_error}, CHAR(10 USING utf8mb4), 1
   AND (? IS NULL OR f.finished_at >= ?)
   AND (? IS NULL OR {ended_error} = ?
     OR SUBSTRING_INDEX({ended_error}, CHAR(10 USING utf8mb4), 1) = ? OR (? IS NOT NULL AND LEFT({ended_error}, CHAR_LENGTH(?)) = ? AND {ended_kind} = ?))
-
--- mark: source_blamed
--- Is it the error e.error (NULL: any): the whole text, its first line, which people see, or its
--- kind?
-(e.error IS NULL OR COALESCE(p.error, '') = e.error
-  OR SUBSTRING_INDEX(p.error, CHAR(10 USING utf8mb4), 1) = e.error OR {source_kind} = e.error)
 
 -- mark: tagged
 -- Has the ended job f tags? A number.

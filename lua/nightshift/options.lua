@@ -114,6 +114,18 @@ function options.hole(list)
   end
 end
 
+--- Are two values that JSON can hold the same?
+function options.same(a, b)
+  if type(a) ~= "table" or type(b) ~= "table" then return a == b and math.type(a) == math.type(b) end
+  for key, value in pairs(a) do
+    if not options.same(value, b[key]) then return false end
+  end
+  for key in pairs(b) do
+    if a[key] == nil then return false end
+  end
+  return true
+end
+
 --- Number of single edits (insert, delete, replace, swap) from a to b.
 local function distance(a, b)
   local older, above = nil, {}

@@ -108,22 +108,15 @@ describe("rows that have ended", function()
     return t
   end
 
-  it("are listed with their errors, or by kinds of them", function()
+  it("are listed as jobs, with their errors, or by kinds of them", function()
     prepare()
-    local out = ok("jobs", "--table", "worker_queue")
-    assert.is_truthy(out:find "^ID +FAILED +WHEN +JOB +ERROR\n", out)
-    assert.is_truthy(out:find "\n 1 +3 .* ago +%d+ +no route to host 1\n", out)
-    out = ok("jobs", "--table", "worker_queue", "--state", "dead", "--by", "error")
-    assert.is_truthy(out:find "\n +2 .* ago .* ago +2 +no route to host #\n", out)
-    local rows = nightshift.decode(ok("jobs", "--table", "worker_queue", "--limit", "1", "--json"))
-    assert.same({ 1, 3, "no route to host 1\nat all", "do 1" },
-      { rows[1].id, rows[1].attempts, rows[1].error, rows[1].payload.command })
-    assert.is_nil(rows[2])
-    assert.equal("dead", handle:job(rows[1].job).state)
-    assert.equal("no dead rows\n", ok("jobs", "--table", "worker_queue", "--error", "another"))
+    local kind = nightshift.decode(ok("errors", "--queue", "worker_queue", "--json"))[1]
+    assert.same({ "no route to host #", 2 }, { kind.error, kind.dead })
+    local out = ok("jobs", "--queue", "worker_queue", "--state", "dead")
+    assert.is_truthy(out:find "worker_queue +task +dead +%d+ +3/3 .* ago +failed: no route to host 1", out)
   end)
 
-  it("run again by id, or all of an error when that is meant", function()
+  it("run again by id, or all when that is meant", function()
     prepare()
     assert.equal("2 retried\n", ok("retry", "--table", "worker_queue", "2"))
     local again = run("retry", "--table", "worker_queue", "2", "1", "99")
@@ -132,17 +125,30 @@ describe("rows that have ended", function()
     says("99: 'worker_queue' has no row 99 (NOT_FOUND)", again.err)
     local t = open(4, 0) -- another program, which has not looked at rows before
     for job in t:jobs() do assert(job:fail("once more", { retry_in = 0 })) end
-    local asked = run("retry", "--table", "worker_queue", "--error", "once more")
+    local asked = run("retry", "--table", "worker_queue")
     assert.same({ 2, "" }, { asked.exit, asked.out })
     says("2 rows would be retried; add --yes to do it", asked.err)
-    assert.equal("2 rows retried\n", ok("retry", "--table", "worker_queue", "--error", "once more", "--yes"))
+    assert.equal("2 rows retried\n", ok("retry", "--table", "worker_queue", "--yes"))
     assert.equal("no dead rows\n", ok("retry", "--table", "worker_queue", "--yes"))
     assert.equal(2, t:stats().ready)
   end)
 
+  it("run again by an error, or a kind of errors", function()
+    local t = prepare()
+    local args = { "retry", "--queue", "worker_queue", "--error", "no route to host 1" }
+    says("1 job would be retried; add --yes to do it", run(table.unpack(args)).err)
+    args[5] = "no route to host #"
+    args[6] = "--yes"
+    assert.equal("2 jobs retried\n", ok(table.unpack(args)))
+    assert.equal(2, t:pay())
+    assert.same({ 0, 2 }, { t:stats().dead, t:stats().ready })
+    args[5] = "another"
+    assert.equal("no such jobs\n", ok(table.unpack(args)))
+  end)
+
   it("run again by their jobs", function()
     local t = prepare()
-    local job = t:dead()[1].job
+    local job = handle:jobs { queue = "worker_queue", state = "dead" }[1].id
     assert.equal(("%d retried\n"):format(job), ok("retry", tostring(job)))
     assert.equal(1, t:pay())
     assert.same({ 1, 1 }, { t:stats().dead, t:stats().ready })
@@ -159,8 +165,6 @@ describe("rows that have ended", function()
     all "CREATE TABLE worker_archive LIKE worker_queue"
     assert.equal("moved 1 row\n", ok("prune", "--table", "worker_queue", "--into", "worker_archive", "--yes"))
     assert.equal("nothing to delete\n", ok("prune", "--table", "worker_queue", "--yes"))
-    assert.equal("nothing to delete\n",
-      ok("prune", "--table", "worker_queue", "--state", "dead", "--older", "1h", "--yes"))
     assert.same({ { id = 3 } }, all "SELECT id FROM worker_archive")
     assert.equal(2, t:stats().dead)
     assert.equal(2, run("prune", "--table", "worker_queue", "--older", "1d").exit)
@@ -168,12 +172,10 @@ describe("rows that have ended", function()
 
   it("are of a table that somebody has adopted, and options say which", function()
     prepare()
-    says("nobody has adopted a table 'nowhere' yet", run("jobs", "--table", "nowhere").err)
+    says("nobody has adopted a table 'nowhere' yet", run("retry", "--table", "nowhere").err)
     for _, args in ipairs {
-      { "jobs", "--by", "error" }, { "jobs", "--table", "t", "--queue", "q" },
-      { "jobs", "--table", "t", "--state", "done" },
-      { "retry", "--error", "x" }, { "retry", "--table", "t", "--state", "dead" }, { "prune", "--older", "1d" },
-      { "retry", "--table", "worker_queue", "--error", "x", "1" }, { "prune", "--table", "t", "--tree", "1" },
+      { "retry", "--table", "t", "--error", "x" }, { "retry", "--table", "t", "--state", "dead" },
+      { "prune", "--older", "1d" }, { "prune", "--table", "t", "--tree", "1" },
       { "prune", "--table", "t", "--limit", "0" }, { "prune", "--table", "t", "--older", "x" },
     } do
       assert.equal(2, run(table.unpack(args)).exit, table.concat(args, " "))
@@ -204,18 +206,15 @@ describe("adopt", function()
     local args = { "adopt", file(1), "--drain-into", "post" }
     local asked = run(table.unpack(args))
     assert.same({ 2, "" }, { asked.exit, asked.out })
-    says("migration_task: 4 rows would become jobs of post; 1 open left (1 claimed); add --yes to do it", asked.err)
-    args[#args + 1] = "--dry-run"
-    says("4 rows would become jobs of post", ok(table.unpack(args)))
+    says("migration_task: 4 rows would become jobs of post; 1 open left; add --yes to do it", asked.err)
     assert.equal(5, all "SELECT COUNT(*) AS n FROM migration_task"[1].n)
-    args[#args] = "--yes"
-    assert.equal("migration_task: 4 rows became jobs of post; 1 open left (1 claimed)\n", ok(table.unpack(args)))
+    args[#args + 1] = "--yes"
+    assert.equal("migration_task: 4 rows became jobs of post; 1 open left\n", ok(table.unpack(args)))
     assert.equal(4, #handle:jobs { queue = "post" })
     assert(job:ack())
     args[#args + 1] = "--json"
-    assert.same({ { table = "migration_task", jobs = 0, left = 0, kept = {} } },
+    assert.same({ { table = "migration_task", jobs = 0, left = 0 } },
       nightshift.decode(ok(table.unpack(args))))
-    assert.equal(2, run("adopt", file(1), "--drain-into", "post", "--rate", "0").exit)
     assert.equal(2, run("adopt", file(1), "--drain-into", "").exit)
   end)
 end)

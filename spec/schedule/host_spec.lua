@@ -373,7 +373,7 @@ describe("the runner of schedules:", function()
     local one
     one = assert(runner.open(url, {
       declared = function() return core.encode(core.array(list)), generation, age end,
-      log = function(_, event, name) logged[#logged + 1] = event .. (name and " " .. name or "") end,
+      log = function(_, event, key, name) logged[#logged + 1] = event .. (key == "name" and " " .. name or "") end,
       fired = function() end,
       wait = function()
         n, generation = n + 1, generation + 1

@@ -106,7 +106,6 @@ function verbs.dashboard(place)
   for _, row in ipairs(assert(h:jobs())) do assert.equal("table", type(assert(h:job(row.id)).payload)) end
   for _, view in ipairs { "nightshift_jobs", "nightshift_history" } do assert(h:execute("SELECT * FROM " .. view)) end
   assert.equal(0, (proc.nightshift({ "status" }, place.url)))
-  assert.equal(0, (proc.nightshift({ "jobs", "--table", "spec_theirs" }, place.url)))
   for _, row in ipairs(assert(h:jobs())) do
     assert.equal(0, (proc.nightshift({ "show", tostring(row.id) }, place.url)))
     assert.equal(0, (proc.nightshift({ "why", tostring(row.id) }, place.url)))

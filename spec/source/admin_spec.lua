@@ -1,8 +1,8 @@
--- Verbs of people on an adopted table: they count its rows, set its pace, look at dead rows,
--- and run them again.
+-- Verbs of people on an adopted table: they count its rows, set its pace, and run dead rows
+-- again.
 
 local core = require "nightshift.core"
-local known = require "nightshift.source.known"
+local admin = require "nightshift.source.admin"
 local nightshift = require "nightshift"
 local proc = require "spec.support.proc"
 local published = require "spec.support.designs".published
@@ -11,32 +11,23 @@ local all, one, open, refused = published.all, published.one, published.open, pu
 local handle, url
 published.database(function(...) handle, url = ... end)
 
-local function ids(rows)
-  local list = {}
-  for i, row in ipairs(rows) do list[i] = row.id end
-  return list
-end
-
 local function counts(t)
   local s = assert(t:stats())
   return { s.ready, s.waiting, s.running, s.done, s.dead }
 end
 
---- Fails rows until they are dead, with what `error_of` says of each.
-local function kill(t, error_of)
+--- Fails rows until they are dead.
+local function kill(t)
   repeat
     local jobs = assert(t:claim_many(100))
-    for _, job in ipairs(jobs) do assert(job:fail(error_of(job), { retry_in = 0 })) end
+    for _, job in ipairs(jobs) do assert(job:fail("broken", { retry_in = 0 })) end
   until #jobs == 0
 end
 
---- Five commands, dead of three kinds of errors.
+--- Five commands, dead.
 local function dead_commands()
   local t = open(4, 5)
-  kill(t, function(job)
-    if job.row == 5 then return "no such command" end
-    return ("jobs.lua:%d: timeout after %d s (table: 0x%x)\nstack"):format(job.row, job.row * 10, job.row * 4000)
-  end)
+  kill(t)
   return t
 end
 
@@ -124,7 +115,7 @@ describe("a table that is known", function()
       assert.is_false(ok)
       assert.is_truthy(message:find("tune: unknown option '" .. word .. "'", 1, true), message)
     end
-    refused("NOT_FOUND", "nobody has adopted a table 'other' yet", known.tune(handle._handle, "other", { rate = 1.0 }))
+    refused("NOT_FOUND", "nobody has adopted a table 'other' yet", admin.tune(handle._handle, "other", { rate = 1.0 }))
   end)
 
   it("is listed with what was decided, and what its rows are owed, and opened by its name", function()
@@ -133,19 +124,19 @@ describe("a table that is known", function()
     assert.equal(2, t:take(2))
     for _, job in ipairs(all "SELECT id FROM nightshift_job") do assert(handle:cancel(job.id)) end
     all "UPDATE nightshift_owed SET why = 'no room' LIMIT 1"
-    local row = assert(known.list(handle._handle))[1]
+    local row = assert(admin.list(handle._handle))[1]
     assert.same({ "migration_task", map, true, nil, 2, 1, "no room" },
       { row.table, row.mapping, row.paused, row.rate, row.owed, row.refused, row.why })
     assert.same({ false, nil }, { row.served, row.unserved })
     assert.same({ "rows of migration_task that do not say what became of their jobs: 1; nobody has served it yet",
-      "rows of migration_task that the server refuses to change: 1: no room" }, known.troubles(row))
+      "rows of migration_task that the server refuses to change: 1: no room" }, admin.troubles(row))
     assert.is_true(t:resume())
-    assert.equal(2, assert(known.open(handle, "migration_task")):pay())
-    row = assert(known.status(handle))[1]
+    assert.equal(2, assert(admin.open(handle, "migration_task")):pay())
+    row = assert(admin.status(handle))[1]
     assert.same({ false, 0, 2 }, { row.paused, row.owed, row.counts.dead })
-    refused("NOT_FOUND", "nobody has adopted a table 'other' yet", known.open(handle, "other"))
+    refused("NOT_FOUND", "nobody has adopted a table 'other' yet", admin.open(handle, "other"))
     all "ALTER TABLE migration_task DROP COLUMN claimedBy"
-    row = assert(known.status(handle))[1]
+    row = assert(admin.status(handle))[1]
     assert.is_nil(row.counts)
     assert.is_truthy(row.error:find "has no column 'claimedBy'", row.error)
   end)
@@ -157,27 +148,17 @@ describe("dead rows", function()
   for i, published_table in ipairs(published) do
     local name = published_table[1]
     if name ~= "checkout" then
-      it("of " .. name .. " are listed with their last error, and run again as new", function()
+      it("of " .. name .. " are listed as their jobs, with the last error, and run again as new", function()
         local t, _, _, map = open(i, 2, i == 3 and { parent = false } or nil)
-        local key = map.id or "id"
         if PREPARE[name] then all(PREPARE[name]) end
         assert(assert(t:claim()):ack())
-        assert.same({}, t:dead())
-        local before = one("SELECT CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED) AS us").us
-        if map.max_attempts then
-          kill(t, function(of) return of.attempt == of.max_attempts and "broken" or "not yet" end)
-        else
-          assert(assert(t:claim()):discard "broken")
-        end
-        local rows = assert(t:dead())
-        local last = one "SELECT id FROM nightshift_finished WHERE outcome = 'dead'".id
-        assert.same({ 2, map.max_attempts or 0, "broken", 2, last },
-          { rows[1].id, rows[1].attempts, rows[1].error, rows[1].payload[key], rows[1].job })
-        assert.is_true(rows[1].failed_at >= before / 1e6 and rows[1].failed_at <= before / 1e6 + 60)
-        assert.equal(1, #rows)
+        if map.max_attempts then kill(t) else assert(assert(t:claim()):discard "broken") end
+        local jobs = assert(handle:jobs { queue = name, state = "dead" })
+        assert.same({ 1, "broken", map.max_attempts or 0 }, { #jobs, jobs[1].error, jobs[1].attempts })
+        assert.equal(1, t:stats().dead)
         assert.is_nil(t:claim())
         assert.is_true(t:retry(2))
-        assert.same({}, t:dead())
+        assert.equal(0, t:stats().dead)
         local job = assert(t:claim())
         assert.same({ 2, 1 }, { job.row, job.attempt })
         assert(job:ack())
@@ -189,41 +170,20 @@ describe("dead rows", function()
   it("are there as well when they died before anybody adopted their table", function()
     local t = open(4, 3)
     all "UPDATE worker_queue SET failure_count = 100 WHERE id < 3"
-    local rows = assert(t:dead())
-    assert.same({ 1, 2 }, ids(rows))
-    assert.same({ 100 }, { rows[1].attempts, rows[1].error, rows[1].failed_at, rows[1].job })
-    assert.same({ { error = "", count = 2, id = 2 } }, t:dead { by = "error" })
-    assert.equal(2, t:retry { error = "" })
+    assert.same({ 1, 0, 0, 0, 2 }, counts(t))
+    assert.is_true(t:retry(1))
+    assert.equal(1, t:retry "all")
     assert.equal(3, t:stats().ready)
   end)
 
-  it("are counted by kinds of errors, which differ in more than numbers", function()
+  it("run again by id, by ids, or all", function()
     local t = dead_commands()
-    local kinds = assert(t:dead { by = "error" })
-    local timeout, other = kinds[1], kinds[2]
-    assert.equal(2, #kinds)
-    assert.same({ "jobs.lua:#: timeout after # s (table: #)", 4, 4 }, { timeout.error, timeout.count, timeout.id })
-    assert.same({ "no such command", 1, 5 }, { other.error, other.count, other.id })
-    assert.is_true(timeout.first > 0 and timeout.first <= timeout.last)
-    assert.same({ 1, 2, 3, 4 }, ids(t:dead { error = timeout.error }))
-    assert.same({ 3 }, ids(t:dead { error = t:dead()[3].error }))
-    assert.same({ 1, 2 }, ids(t:dead { limit = 2 }))
-    assert.same({ timeout }, t:dead { by = "error", limit = 1 })
-  end)
-
-  it("run again by id, by ids, by error, by a kind of errors, or all", function()
-    local t = dead_commands()
-    assert.same({ 2 }, ids(t:dead { error = "jobs.lua:2: timeout after 20 s (table: 0x1f40)" })) -- its first line
     assert.is_true(t:retry(1))
     refused("STATE", "row 1 of 'worker_queue' is not dead: it runs, or may still be claimed", t:retry(1))
     refused("NOT_FOUND", "'worker_queue' has no row 99", t:retry(99))
     assert.equal(1, t:retry { 1, 2, 99 })
-    assert.equal(1, t:retry { error = t:dead()[1].error })
-    assert.same({ 4, 5 }, ids(t:dead()))
-    assert.equal(1, t:retry { error = t:dead { by = "error" }[1].error })
-    assert.equal(1, #t:dead())
-    assert.equal(0, t:retry { error = "another" })
-    assert.equal(1, t:retry "all")
+    assert.equal(3, t:stats().dead)
+    assert.equal(3, t:retry "all")
     assert.equal(0, t:retry "all")
     for job in t:jobs() do assert(job:ack()) end
     refused("STATE", "row 2 of 'worker_queue' is not dead: it is done", t:retry(2))
@@ -232,14 +192,14 @@ describe("dead rows", function()
 
   it("run again by a filter of jobs, too, and stay with their table", function()
     local t = dead_commands()
-    local kind = t:dead({ by = "error" })[1].error
-    assert.same({ found = 4, changed = 0, refused = 0 },
+    local kind = handle:errors({ queue = "worker_queue" })[1].error
+    assert.same({ found = 5, changed = 0, refused = 0 },
       handle:move { state = "dead", queue = "worker_queue", error = kind, to = "other" })
-    assert.same({ found = 4, changed = 4, refused = 0 }, handle:retry { queue = "worker_queue", error = kind })
+    assert.same({ found = 5, changed = 5, refused = 0 }, handle:retry { queue = "worker_queue", error = kind })
     assert(t:pay())
-    assert.same({ 5 }, ids(t:dead()))
+    assert.equal(0, t:stats().dead)
     for job in t:jobs() do assert(job:ack()) end
-    assert.equal(4, t:stats().done)
+    assert.equal(5, t:stats().done)
   end)
 
   it("run again at once, though those behind them have been looked at", function()
@@ -256,30 +216,6 @@ describe("dead rows", function()
     assert.equal(2, assert(t:claim()).row)
   end)
 
-  it("have the error of their last life", function()
-    local t = open(4, 1)
-    kill(t, function() return "first" end)
-    assert.is_true(t:retry(1))
-    kill(t, function() return "second" end)
-    assert.equal("second", t:dead()[1].error)
-    assert.equal(0, t:retry { error = "first" })
-    assert.is_true(t:retry(1))
-    assert.equal(1, t:take(1))
-    assert(handle:cancel(one "SELECT id FROM nightshift_job".id, { reason = "enough" }))
-    assert(t:pay())
-    assert.equal("enough", t:dead()[1].error)
-  end)
-
-  it("are asked for by any text", function()
-    local t = dead_commands()
-    for _, words in ipairs { "' OR '1'='1", "x' OR TRUE -- ", "%", "_", "#", "\\", "`", "a`b", "t` -- ", "?" } do
-      assert.equal(0, t:retry { error = words }, words)
-      assert.same({}, t:dead { error = words }, words)
-      assert.same({}, t:dead { error = words, by = "error" }, words)
-    end
-    assert.equal(5, t:stats().dead)
-  end)
-
   it("that somebody has locked stay dead, and are waited for by nobody who asks for all", function()
     local t = dead_commands()
     local other <close> = assert(nightshift.open(url))
@@ -288,7 +224,7 @@ describe("dead rows", function()
     assert.equal(4, t:retry "all")
     refused("BUSY", "row 3 of 'worker_queue' is locked by somebody else", t:retry(3))
     assert(other._handle:commit())
-    assert.same({ 3 }, ids(t:dead()))
+    assert.equal(1, t:stats().dead)
     assert.is_true(t:retry(3))
   end)
 
@@ -303,16 +239,12 @@ describe("dead rows", function()
     local t = open(4, 1)
     for _, call in ipairs {
       function() t:retry() end, function() t:retry "some" end, function() t:retry { "1" } end,
-      function() t:retry { error = "x", id = 1 } end, function() t:retry { error = 5 } end,
-      function() t:retry { 1, nil, 2 } end, function() t:dead { what = 1 } end, function() t:dead(5) end,
-      function() t.retry(1) end,
+      function() t:retry { error = "x" } end, function() t:retry { 1, nil, 2 } end, function() t.retry(1) end,
     } do
       local ok, message = pcall(call)
       assert.is_false(ok)
       assert.is_truthy(message:find "admin_spec.lua:%d+: nightshift: ", message)
     end
-    refused("INVALID", "limit", t:dead { limit = 0 })
-    refused("INVALID", "by must be", t:dead { by = "day" })
     assert.equal(0, t:retry {})
     assert(handle:transaction(function()
       refused("STATE", "inside a transaction", t:retry "all")
@@ -327,7 +259,7 @@ describe("dead rows", function()
     local PROGRAM = [[
     local nightshift = require "nightshift"
     local db = assert(nightshift.open(os.getenv "NIGHTSHIFT_URL"))
-    local t = assert(require "nightshift.source.known".open(db, "worker_queue"))
+    local t = assert(require "nightshift.source.admin".open(db, "worker_queue"))
     local opened, died = 0, 0
     for _ = 1, 6 do
       opened = opened + assert(t:retry "all")
@@ -378,20 +310,9 @@ describe("statements with which people look at rows", function()
       end)
   end
 
-  it("read the history by its keys, and so many of it at most", function()
-    local t = open(4, 10)
-    all [[INSERT INTO nightshift_finished (id, queue_id, name, payload, priority, outcome, reason, run, attempts, polls,
-      crashes, lost, max_attempts, max_crashes, backoff, timeout, created, finished_at, on_fail, nonce)
-      SELECT seq, 99, 'x', '1', 1, 'dead', 'failed', 1, 1, 0, 0, 0, 1, 1, 1, 1, 1, seq, 'cancel', 1
-      FROM seq_1_to_3000]]
-    all "ANALYZE TABLE nightshift_finished"
-    local keys = {}
-    local sql = t.texts.dead_list:gsub("^SET STATEMENT .- FOR%s", "", 1)
-    for _, row in ipairs(all("EXPLAIN " .. sql, core.null, 0, 10)) do
-      if row.table == "f" or row.table == "nightshift_finished" then keys[row.key] = row.type end
-    end
-    assert.same({ outcome = "ref", PRIMARY = "eq_ref" }, keys)
-    all "INSERT INTO nightshift_unique_key SELECT 1, CONCAT('row:1:', seq), seq FROM seq_1_to_3000"
+  it("find jobs of rows by their keys", function()
+    all [[INSERT INTO nightshift_unique_key (queue_id, ukey, job_id)
+      SELECT 1, CONCAT('row:1:', seq), seq FROM seq_1_to_3000]]
     for _, row in ipairs(all("EXPLAIN " .. core.sql "source_jobs", 1, "row:1:", "row:1;", 10)) do
       if row.table == "nightshift_unique_key" then assert.equal("PRIMARY range", row.key .. " " .. row.type) end
       if row.table == "j" then assert.equal("PRIMARY eq_ref", row.key .. " " .. row.type) end

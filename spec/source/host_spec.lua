@@ -117,6 +117,22 @@ describe("a host with an adopted table", function()
     end)
   end
 
+  it("ends a row whose attempts are used up by deaths of its workers, and runs it no more", function()
+    designs.create(db, "queue_table", 1)
+    local column = designs.queue_table.map.attempts_left
+    all(("UPDATE queue_table SET %s = 2"):format(column))
+    local folder = fixture.dir()
+    local h = host.start(url, handlers(folder, 'os.execute("kill -9 $PPID")'),
+      { "--adopt", designs.file("queue_table", { max_crashes = 10 }), "--workers", "2" })
+    eventually(function() return count("queue_table", "failed") == 1 end)
+    assert.equal(0, one(("SELECT %s AS n FROM queue_table"):format(column)).n)
+    assert.equal(2, #starts(folder))
+    local job = db:jobs { queue = "queue_table", state = "dead" }[1]
+    assert.same({ "failed", 30, 2 }, { job.reason, job.attempts, job.crashes })
+    nothing_left()
+    stop(h)
+  end)
+
   it("counts failures, waits, and ends a row at last", function()
     designs.create(db, "queue_table", 1)
     all "UPDATE queue_table SET attempts = 3"
@@ -492,7 +508,7 @@ describe("a runner", function()
         return #found == rounds
       end,
     }
-    local its = assert(runner.open({ url = lab.url() }, require "nightshift".encode(designs.map(NAME)), played))
+    local its = assert(runner.open({ url = lab.url() }, played, require "nightshift".encode(designs.map(NAME))))
     its:run()
     return found
   end

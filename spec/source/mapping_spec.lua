@@ -86,7 +86,7 @@ describe("a mapping that does not fit the table:", function()
   it("is told what in it is not text", function()
     refused("migration_task", { claimed_by = "\xff" }, "adopt: claimed_by: .*UTF%-8")
     refused("migration_task", { status = { column = "status", open = "o\xc3", done = "done" } },
-      "adopt: status: open: .*UTF%-8")
+      "adopt: status.open: .*UTF%-8")
   end)
 
   it("is told the columns that there are", function()

@@ -111,7 +111,8 @@ end
 describe("statements about what rows are owed, and their jobs,", function()
   setup(function()
     all [[INSERT INTO nightshift_owed (source, row_id, job_id) SELECT seq % 3, seq, seq FROM seq_1_to_3000]]
-    all [[INSERT INTO nightshift_unique_key SELECT seq % 3 + 1, CONCAT('row:1:', seq), seq FROM seq_1_to_3000]]
+    all [[INSERT INTO nightshift_unique_key (queue_id, ukey, job_id)
+      SELECT seq % 3 + 1, CONCAT('row:1:', seq), seq FROM seq_1_to_3000]]
     all "ANALYZE TABLE nightshift_owed, nightshift_unique_key"
   end)
 

@@ -81,20 +81,6 @@ JOIN (SELECT COUNT(*) AS n FROM (SELECT 1 FROM {table} t WHERE {theirs} LIMIT ?)
 JOIN (SELECT COUNT(*) AS n FROM (SELECT 1 FROM {table} t WHERE {done} LIMIT ?) l) d
 JOIN (SELECT COUNT(*) AS n FROM (SELECT 1 FROM {table} t WHERE {dead} LIMIT ?) l) x
 
--- name: source_dead
--- Template. Params: an error or NULL, the row behind which they begin, how many. Index: status; see
--- source_past. No locks. Dead rows of an error, or all.
-{source_utc}SELECT {columns} FROM {table} t JOIN (SELECT ? AS error) e {past}
-WHERE {where} AND {source_blamed} AND {id} > ? ORDER BY {id} LIMIT ?
-
--- name: source_dead_kinds
--- Template. Params: an error or NULL, how many. Index: status; see source_past. No locks. Dead
--- rows by kinds of errors, the most frequent first: of each the latest row.
-{source_utc}SELECT {source_kind} AS error, COUNT(*) AS count, MIN(p.at) AS first,
-  MAX(p.at) AS last, MAX({id}) AS id
-FROM {table} t JOIN (SELECT ? AS error) e {past}
-WHERE {where} AND {source_blamed} GROUP BY 1 ORDER BY count DESC, error LIMIT ?
-
 -- name: source_debts
 -- Params: source, the row behind which the debts begin, how many. Key: of_row, a range in its
 -- order; locks them, skipping debts that another runner has.
@@ -294,10 +280,6 @@ STRAIGHT_JOIN {table} t FORCE INDEX (PRIMARY) ON {id} = l.id
 {source_utc}SELECT MIN(v.due) / 1000000 AS seconds
 FROM (SELECT {until} AS due FROM {table} t WHERE {where} LIMIT 100000) v
 
--- name: source_now
--- The server's clock, in conditions on times of the history.
-SELECT {now}
-
 -- name: source_overdue
 -- Template. Params: how many. Rows that other programs have had for too long. Index: status. No
 -- locks.
@@ -323,31 +305,11 @@ FROM (SELECT CONCAT('nightshift-source:', {here}, ':', ?) AS name) n
 DELETE o FROM JSON_TABLE(?, {ids}) v
 STRAIGHT_JOIN nightshift_owed o FORCE INDEX (PRIMARY) ON o.seq = v.id
 
--- name: source_past
--- Part of the questions about dead rows: their last jobs p. They are found among the 100,000
--- that died last, or were cancelled last, of all queues. Keys: outcome, PRIMARY of finished. No
--- locks. The LIMIT makes the server keep them in a table with a key.
-LEFT JOIN (SELECT CAST(SUBSTRING_INDEX(y.ukey, ':', -1) AS SIGNED) AS row_id, f.id AS job, f.holder,
-    f.finished_at AS at, CAST(f.attempts AS SIGNED) AS attempts,
-    COALESCE(f.error, f.reason) AS error
-  FROM (SELECT x.id, x.ukey,
-      ROW_NUMBER() OVER (PARTITION BY x.ukey ORDER BY x.finished_at DESC, x.id DESC) AS nth
-    FROM ((SELECT id, queue_id, ukey, finished_at
-        FROM nightshift_finished FORCE INDEX (outcome)
-        WHERE outcome = 'dead' ORDER BY finished_at DESC LIMIT 100000)
-      UNION ALL
-      (SELECT id, queue_id, ukey, finished_at
-        FROM nightshift_finished FORCE INDEX (outcome)
-        WHERE outcome = 'cancelled' ORDER BY finished_at DESC LIMIT 100000)) x
-    WHERE x.queue_id = {queue} AND x.ukey > 'row:{source}:' AND x.ukey < 'row:{source};') y
-  JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = y.id
-  WHERE y.nth = 1 LIMIT 9223372036854775807) p ON p.row_id = {id}
-
 -- name: source_pick
 -- Template. Params: at most one of its conditions, the row behind which they begin, how many.
 -- Rows in the order of their ids, so that nothing is sorted and deleted rows are not read
 -- again. Index: PRIMARY. No locks.
-{source_utc}SELECT {id} AS id FROM {table} t FORCE INDEX (PRIMARY) {past}
+{source_utc}SELECT {id} AS id FROM {table} t FORCE INDEX (PRIMARY)
 WHERE {where} AND {id} > ? ORDER BY {id} LIMIT ?
 
 -- name: source_refused

@@ -107,6 +107,48 @@ void nsh_loop_wake(void *arg);
 /* Closes all handles of the loop. */
 void nsh_loop_close(nsh_loop *l);
 
+/* -------------------------------------------- threads with a Lua state: runner.c */
+
+/* A runner, which its owner fills up to 'L'. */
+typedef struct nsh_runner {
+  const nsh_config *cfg;
+  nsh_exchange *exchange;
+  pthread_cond_t *wakes; /* of the exchange: it waits here */
+  const char *module;    /* with open(db, host, mapping), which gives an object with run() */
+  ns_bytes mapping;      /* of an adopted table, JSON; borrowed; may be absent */
+  void (*push_host)(lua_State *L, struct nsh_runner *r); /* functions for it; [-0, +1, m] */
+  void (*main)(struct nsh_runner *r);                           /* the life of the thread */
+  lua_State *L;
+  pthread_t thread;
+  bool running;
+  bool ends, ended; /* asked to end; has ended; the exchange's lock guards these */
+} nsh_runner;
+
+/* Makes the Lua state, and connects. Errors: as of open(). */
+ns_status nsh_runner_open(nsh_runner *r, ns_err *err);
+
+/* Runs what was opened, until the host ends. Errors: INVALID, its error. */
+ns_status nsh_runner_run(nsh_runner *r, ns_err *err);
+
+/* Closes the Lua state, if there is one. */
+void nsh_runner_forget(nsh_runner *r);
+
+/* The lock of the exchange is held. Sleeps once, until then at most. False: it is then, or the
+** host ends. */
+bool nsh_runner_sleep(nsh_runner *r, int64_t until);
+
+/* The function "log" of a host. */
+int nsh_runner_log(lua_State *L);
+
+/* Starts the thread, with all signals blocked. Errors: NOMEM. */
+ns_status nsh_runner_start(nsh_runner *r, ns_err *err);
+
+/* Asks it to end. */
+void nsh_runner_end(nsh_runner *r);
+
+/* Ends it, and waits for that. False: it is stuck, and all that it uses has to stay. */
+bool nsh_runner_close(nsh_runner *r);
+
 /* ------------------------------------------------- adopted tables: runners.c */
 
 /*

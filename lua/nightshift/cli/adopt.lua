@@ -1,21 +1,16 @@
 --- Adopted tables on the command line. Their mappings, as Lua files give them: one, or a list, each.
--- Command adopt: looks at such a table, and makes its open rows jobs of another queue. And the parts of jobs,
+-- Command adopt: looks at such a table, and makes its open rows jobs of another queue. And what
 -- retry and prune do with --table: rows that have ended.
 
 local admin = require "nightshift.source.admin"
 local context = require "nightshift.cli.context"
-local core = require "nightshift.core"
-local known = require "nightshift.source.known"
 local mapping = require "nightshift.source.mapping"
 local move = require "nightshift.source.move"
 local options = require "nightshift.options"
 local output = require "nightshift.cli.output"
 local source = require "nightshift.source.table"
-local units = require "nightshift.units"
 
 local adopt = { commands = {} }
-
-local TELL = 2 -- seconds between signs of life
 
 local function read_mapping(what, file, given)
   local ok, map, message = pcall(mapping.read, given)
@@ -63,60 +58,18 @@ function adopt.define(parser)
     .. "--drain-into, make their open rows jobs of a queue. Ended rows stay: see prune --table.")
   command:argument("file", "Lua file with a mapping, or a list of them.")
   command:option("--drain-into", "Make open rows jobs of this queue, and delete them from the table."):argname "QUEUE"
-  command:option("--batch", "Rows at a time, up to 10000."):convert(context.integer):default "1000"
-  command:option("--limit", "Rows to move at most."):convert(context.integer):argname "N"
-  command:option("--rate", "Rows a second at most."):convert(context.integer):argname "N"
-  command:flag("--dry-run", "Count only; reads the whole table.")
   command:flag("--yes", "Do it.")
   command:flag("--json", "Print JSON.")
 end
 
-local REASONS = {
-  { "running", "claimed" }, { "refused", "too big for a payload, no text, or refused by the server" },
-  { "busy", "changed or locked meanwhile" },
-}
-
-local function reasons_of(result)
-  local list = {}
-  for _, reason in ipairs(REASONS) do
-    local n = result.kept[reason[1]]
-    if n then list[#list + 1] = ("%d %s"):format(n, reason[2]) end
-  end
-  return #list > 0 and (" (%s)"):format(table.concat(list, ", ")) or ""
-end
-
-local function sentence(result, queue, verb)
-  return ("%s: %s %s jobs of %s; %d open left%s"):format(result.table, output.count(result.jobs, "row"), verb, queue,
-    result.left, reasons_of(result))
-end
-
---- Says now and then how far it is.
-local function teller(name)
-  local start = core.clock()
-  local next_at = start + TELL
-  return function(moved)
-    local now = core.clock()
-    if now < next_at then return end
-    next_at = now + TELL
-    io.stderr:write(("%s: %d rows moved, %d a second\n"):format(name, moved, moved // (now - start)))
-  end
-end
-
-local function read_options(args)
-  local given = { into = args.drain_into }
-  for _, name in ipairs { "batch", "limit", "rate" } do
-    given[name] = args[name] and context.checked(move.DRAIN[name], args[name], "--" .. name)
-  end
-  return given
-end
-
 local function drain_table(t, args)
-  local given = read_options(args)
-  local does = args.yes and not args.dry_run
-  local result = context.must(does and move.drain(t, given, teller(t.table)) or move.look(t, given.into))
+  local into = args.drain_into
+  local act = args.yes and move.drain or move.look
+  local result = context.must(act(t, { into = into }))
+  local words = ("%s: %s %s jobs of %s; %d open left"):format(t.table, output.count(result.jobs, "row"),
+    args.yes and "became" or "would become", into, result.left)
   result.table = t.table
-  local words = sentence(result, given.into, does and "became" or "would become")
-  if not does and not args.dry_run then context.fail(context.USAGE, "%s; add --yes to do it", words) end
+  if not args.yes then context.fail(context.USAGE, "%s; add --yes to do it", words) end
   if not args.json then output.line(words) end
   return result
 end
@@ -146,21 +99,11 @@ end
 
 -- ------------------------------------------------------- rows that have ended
 
-local EVERY = 1 << 31 -- kinds of errors
-
 local ABOUT = "An adopted table: "
-
---- Adds the options of `jobs`.
-function adopt.define_jobs(command)
-  command:option("--table", ABOUT .. "its dead rows, with their last errors.")
-  command:option("--by", "With --table: by kinds of errors."):choices { "error" }
-  command:option("--error", "Only of this error: the whole text, its first line, or its kind.")
-end
 
 --- Adds the options of `retry`.
 function adopt.define_retry(command)
   command:option("--table", ABOUT .. "its dead rows; without ids all of them.")
-  command:option("--error", "Only of this error: the whole text, its first line, or its kind.")
 end
 
 --- Adds the options of `prune`.
@@ -186,42 +129,7 @@ function adopt.wanted(args, with, without)
   return args.table ~= nil
 end
 
-local function open_table(db, args) return context.must(known.open(db, args.table)) end
-
-local function ago(at, now) return at and output.span(math.max(0, now - at)) .. " ago" or "-" end
-
-local function row_columns(now)
-  return {
-    output.column("ID", "id", true),
-    output.column("FAILED", "attempts", true),
-    { title = "WHEN", get = function(row) return ago(row.failed_at, now) end },
-    output.column("JOB", "job", true),
-    { title = "ERROR", get = function(row) return output.one_line(row.error or "-", 100) end },
-  }
-end
-
-local function kind_columns(now)
-  return {
-    output.column("COUNT", "count", true),
-    { title = "FIRST", get = function(row) return ago(row.first, now) end },
-    { title = "LAST", get = function(row) return ago(row.last, now) end },
-    output.column("LATEST ID", "id", true),
-    { title = "ERROR", get = function(row) return row.error == "" and "-" or output.one_line(row.error, 100) end },
-  }
-end
-
---- `jobs --table`.
-function adopt.jobs(args)
-  if args.state and args.state ~= "dead" then
-    context.fail(context.USAGE, "--table lists dead rows only; `nightshift status` counts the others")
-  end
-  context.checked(admin.DEAD.limit, args.limit, "--limit")
-  local db <close> = context.connect(args)
-  local list = context.must(open_table(db, args):dead { limit = args.limit, by = args.by, error = args.error })
-  if args.json then return output.json_list(list) end
-  if #list == 0 then return output.line "no dead rows" end
-  output.table((args.by and kind_columns or row_columns)(units.seconds(context.must(db._handle:now()))), list)
-end
+local function open_table(db, args) return context.must(admin.open(db, args.table)) end
 
 local function each_id(t, ids)
   local exit = 0
@@ -237,27 +145,17 @@ local function each_id(t, ids)
   return exit
 end
 
-local function count_dead(t, error)
-  local n = 0
-  for _, kind in ipairs(context.must(t:dead { by = "error", error = error, limit = EVERY })) do n = n + kind.count end
-  return n
-end
-
 --- `retry --table`.
 function adopt.retry(args)
-  if args.error and #args.id > 0 then
-    context.fail(context.USAGE, "give either row ids or --error")
-  end
   local db <close> = context.connect(args)
   local t = open_table(db, args)
   if #args.id > 0 then return each_id(t, args.id) end
-  local n = count_dead(t, args.error)
+  local n = context.must(t:stats()).dead
   if n == 0 then return output.line "no dead rows" end
   if not args.yes then
     context.fail(context.USAGE, "%s would be retried; add --yes to do it", output.count(n, "row"))
   end
-  n = context.must(t:retry(args.error and { error = args.error } or "all"))
-  output.line(output.count(n, "row") .. " retried")
+  output.line(output.count(context.must(t:retry "all"), "row") .. " retried")
 end
 
 --- `prune --table`.

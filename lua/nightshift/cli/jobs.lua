@@ -43,10 +43,11 @@ local function define_push(parser)
   push:option("--deadline", "From now; after that it is not started, and a poll is dead.")
 end
 
---- The conditions of a filter but for --state, which differs, and --error, which adopt.lua adds.
+--- The conditions of a filter but for --state, which differs.
 local function define_conditions(command)
   command:option("--queue", "Only of this queue.")
   command:option("--name", "Only of this job name.")
+  command:option("--error", "Only of this error: the whole text, its first line, or its kind.")
   command:option("--since", 'Only jobs that ended since, or live ones pushed since: "2h" ago, or 2026-11-26T06:00:00Z.')
   command:option("--parent", "Only children of this job."):convert(context.id)
 end
@@ -57,12 +58,9 @@ local function number(text)
   return nil, ("'%s' is not a number"):format(text)
 end
 
---- Options of a verb that takes a filter; `has_error`: that option is there already.
-local function define_filter(command, has_error)
+--- Options of a verb that takes a filter.
+local function define_filter(command)
   define_conditions(command)
-  if not has_error then
-    command:option("--error", "Only of this error: the whole text, its first line, or its kind.")
-  end
   command:option("--rate", "With a filter: so many jobs a second."):convert(number)
   command:flag("--yes", "Do it; without this a filter, or --tree, only shows the number.")
 end
@@ -75,7 +73,6 @@ local function define_reading(parser)
   list:option("--limit", "At most so many.", "50"):convert(context.integer)
   list:option("--after", "Only those with smaller ids, largest first; done, dead or cancelled ones that ended before "
     .. "this job."):convert(context.id)
-  adopt.define_jobs(list)
   list:flag("--json", "Print JSON.")
   local errors = parser:command("errors", "Count dead jobs, and jobs that are tried again, by kinds of errors.")
   errors:option("--queue", "Only of this queue.")
@@ -103,7 +100,7 @@ function jobs.define(parser)
     .. "same payload, which cannot be changed.")
   retry:argument("id", "Job ids."):args("*"):convert(context.id)
   retry:option("--state", "All in this state."):choices { "dead", "cancelled", "done" }
-  define_filter(retry, true)
+  define_filter(retry)
   adopt.define_retry(retry)
   tree.define_flag(retry)
   local cancel = parser:command("cancel", "End live jobs.")
@@ -238,7 +235,6 @@ local function conditions(args)
 end
 
 function commands.jobs(args)
-  if adopt.wanted(args, { "by" }, { "queue", "name", "since", "parent" }) then return adopt.jobs(args) end
   context.checked(report.FILTER.limit, args.limit, "--limit")
   local given = conditions(args)
   given.limit, given.after = args.limit, args.after
@@ -411,7 +407,7 @@ local function on_jobs(args, name, done, make_verb, make_more)
 end
 
 function commands.retry(args)
-  if adopt.wanted(args, {}, { "state", "queue", "name", "since", "parent", "rate", "tree" }) then
+  if adopt.wanted(args, {}, { "state", "queue", "name", "error", "since", "parent", "rate", "tree" }) then
     return adopt.retry(args)
   end
   local was_done = {}

@@ -3,7 +3,7 @@
 local context = require "nightshift.cli.context"
 local core = require "nightshift.core"
 local hosts = require "nightshift.report.hosts"
-local known = require "nightshift.source.known"
+local admin = require "nightshift.source.admin"
 local options = require "nightshift.options"
 local output = require "nightshift.cli.output"
 local pauses = require "nightshift.pauses"
@@ -125,7 +125,7 @@ local function remarks(row)
   local list = {}
   if row.paused then list[#list + 1] = "paused" end
   if row.rate then list[#list + 1] = units.number(row.rate) .. "/s" end
-  for _, trouble in ipairs(known.troubles(row)) do list[#list + 1] = output.one_line(trouble, 120) end
+  for _, trouble in ipairs(admin.troubles(row)) do list[#list + 1] = output.one_line(trouble, 120) end
   if row.error then list[#list + 1] = output.one_line(row.error, 80) end
   return table.concat(list, ", ")
 end
@@ -222,7 +222,7 @@ function commands.status(args)
   local db <close> = context.connect(args)
   local stats = context.must(db:stats())
   local slots = context.must(db:slots())
-  local adopted = context.must(known.status(db))
+  local adopted = context.must(admin.status(db))
   local running = context.must(report.progress(db._handle, args.json and EVERY or SHOWN + 1))
   local mended = context.must(units.rows(db._handle:execute "@report_mended"))
   if args.json then
@@ -350,9 +350,9 @@ function commands.tune(args)
   if not args.table then context.fail(context.USAGE, "give --host with --workers, or TABLE with --rate") end
   if not args.rate then context.fail(context.USAGE, "give --rate") end
   local rate = tonumber(args.rate) or context.fail(context.USAGE, "--rate must be a number, got '%s'", args.rate)
-  rate = context.checked(known.TUNE.rate, rate, "--rate")
+  rate = context.checked(admin.TUNE.rate, rate, "--rate")
   local db <close> = context.connect(args)
-  context.must(known.tune(db._handle, args.table, { rate = rate }))
+  context.must(admin.tune(db._handle, args.table, { rate = rate }))
   output.line(args.table .. " tuned")
 end
 

@@ -43,7 +43,7 @@ local ROLES = {
     name = "worker",
     does = "nightshift work, and programs that claim: pushes, claims, settles",
     also = "on each table that it adopts: SELECT, UPDATE; for prune and --drain-into DELETE, too (prune --into:"
-      .. " INSERT on the target), and for t:dead, and prune of dead rows, SELECT on nightshift_finished",
+      .. " INSERT on the target)",
     tables = {
       { "nightshift_attempt", "SELECT(job_id, run, kind, holder), INSERT" },
       { "nightshift_child", "SELECT, INSERT" },

@@ -5,7 +5,7 @@
 local core = require "nightshift.core"
 local doctor = require "nightshift.doctor"
 local hosts = require "nightshift.report.hosts"
-local sources = require "nightshift.source.known"
+local sources = require "nightshift.source.admin"
 local units = require "nightshift.units"
 local versions = require "nightshift.versions"
 

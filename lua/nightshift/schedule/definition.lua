@@ -153,27 +153,15 @@ end
 
 -- --------------------------------------------------------------------- comparing
 
---- Are two values that JSON can hold the same?
-local function same(a, b)
-  if type(a) ~= "table" or type(b) ~= "table" then return a == b and math.type(a) == math.type(b) end
-  for key, value in pairs(a) do
-    if not same(value, b[key]) then return false end
-  end
-  for key in pairs(b) do
-    if a[key] == nil then return false end
-  end
-  return true
-end
-
 --- Do two texts say the same definition?
 ---@param a string JSON
 ---@param b string
-function definition.same(a, b) return a == b or same(core.decode(a), core.decode(b)) end
+function definition.same(a, b) return a == b or options.same(core.decode(a), core.decode(b)) end
 
 --- Does a text say a definition?
 ---@param text string JSON
 ---@param def nightshift.Schedule
-function definition.same_as(text, def) return same(core.decode(text), def) end
+function definition.same_as(text, def) return options.same(core.decode(text), def) end
 
 --- Does a text say when to tick as a definition does?
 ---@param text string JSON

@@ -9,47 +9,23 @@
 
 local core = require "nightshift.core"
 local definition = require "nightshift.schedule.definition"
+local failure = require "nightshift.failure"
 local options = require "nightshift.options"
 local zone = require "nightshift.schedule.zone"
 
 local schedule = {}
 
 local SECOND <const> = 1000000
-local TRIES = 5
 local UPCOMING = 5
 
 schedule.ENDS = 86400 * SECOND -- without a sign of a script that declares it a schedule ends
 
 local function ask(handle, statement, ...) return handle:execute("@" .. statement, ...) end
 
---- The values of a call under pcall; when it raised, it has written nothing.
-local function undo_raised(handle, ran, ...)
-  if ran then return ... end
-  handle:rollback()
-  error((...), 0)
-end
-
---- Runs a function in a transaction of its own, or in the open one; again after a conflict with
--- another transaction.
+--- Runs a function in a transaction of its own, or in the open one.
 local function transaction(handle, fn)
   if handle:in_transaction() then return fn() end
-  local message, code
-  for _ = 1, TRIES do
-    local ok, result, more
-    ok, message, code = handle:begin()
-    if not ok then return nil, message, code end
-    result, more, code = undo_raised(handle, pcall(fn))
-    if result ~= nil then
-      ok, message, code = handle:commit()
-      if ok then return result, more end
-    else
-      message = more
-      handle:rollback()
-    end
-    if code ~= "BUSY" then break end
-    core.sleep(0.005)
-  end
-  return nil, message, code
+  return failure.transaction(handle, function() return failure.must(fn()) end)
 end
 
 schedule.transaction = transaction

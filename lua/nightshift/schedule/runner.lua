@@ -9,6 +9,7 @@ local core = require "nightshift.core"
 local definition = require "nightshift.schedule.definition"
 local nightshift = require "nightshift"
 local options = require "nightshift.options"
+local rounds = require "nightshift.runner"
 local schedule = require "nightshift.schedule"
 local zone = require "nightshift.schedule.zone"
 
@@ -20,7 +21,6 @@ runner.__index = runner
 
 -- Seconds.
 local DECLARE = 3600 -- between signs that scripts still declare a schedule
-local TROUBLE = 5    -- after an error, at most
 
 local AT_ONCE = 100  -- schedules of one transaction, ...
 local MOST = 1000    -- ... and about as many jobs; signs that one statement gives
@@ -109,7 +109,7 @@ local function leave(self, plans)
     table.insert(self.missing[where], name)
     if not self.told_zones[where] then
       self.told_zones[where] = true
-      self.host.log("warn", "schedule.no_zone", name, (select(2, zone.open(where))))
+      self.host.log("warn", "schedule.no_zone", "name", name, "error", (select(2, zone.open(where))))
     end
   end
   return ask(self, "schedule_lack", core.encode(names), machine())
@@ -159,7 +159,7 @@ end
 local function give_up(self, message)
   local name = self.first
   message = options.shown(message, 500)
-  self.host.log("error", "schedule.failed", name, message)
+  self.host.log("error", "schedule.failed", "name", name, "error", message)
   return ask(self, "schedule_fail", message, name)
 end
 
@@ -196,10 +196,10 @@ end
 local function tell(self, name, what)
   if self.told[name] == what then return end
   self.told[name] = what
-  if what == "added" then self.host.log("info", "schedule.added", name) end
-  if what == "changed" then self.host.log("info", "schedule.changed", name) end
-  if what == "superseded" then self.host.log("warn", "schedule.superseded", name) end
-  if what == "taken" then self.host.log("warn", "schedule.taken", name) end
+  if what == "added" then self.host.log("info", "schedule.added", "name", name) end
+  if what == "changed" then self.host.log("info", "schedule.changed", "name", name) end
+  if what == "superseded" then self.host.log("warn", "schedule.superseded", "name", name) end
+  if what == "taken" then self.host.log("warn", "schedule.taken", "name", name) end
 end
 
 --- Gives a sign for the schedules of a list, in order, that stand as they are declared; the rest.
@@ -269,7 +269,7 @@ local function declare(self)
     local result
     result, message, code = ask(self, "schedule_end", row.name, row.declared)
     if not result then return nil, message, code end
-    if result.affected == 1 then self.host.log("info", "schedule.ended", row.name) end
+    if result.affected == 1 then self.host.log("info", "schedule.ended", "name", row.name) end
   end
   return true
 end
@@ -287,36 +287,20 @@ local function round(self)
     self.declare_at = now + DECLARE
     self.missing = {} -- their rows say so anew
   end
-  return fire_all(self)
-end
-
---- After an error: how long to wait.
-local function complain(self, message, code)
-  self.pause = math.min((self.pause or 0.05) * 2, TROUBLE)
-  if message ~= self.complaint then
-    self.host.log("error", "schedule.error", nil, ("%s (%s)"):format(message, code or "SQL"))
-  end
-  self.complaint = message
-  return self.pause
-end
-
---- Runs a round; an error that it raises is like any other, so that schedules go on.
-local function try_round(self)
-  local ran, ok, message, code = pcall(round, self)
-  if ran then return ok, message, code end
-  return nil, tostring(ok), "INVALID"
+  ok, message, code = fire_all(self)
+  if ok then return self.declare_at - core.clock() end
+  return nil, message, code
 end
 
 --- Works until the host ends.
 function runner:run()
-  local ends
-  repeat
-    local ok, message, code = try_round(self)
-    self.host.fired()
-    if ok then self.pause, self.complaint = nil, nil end
-    ends = self.host.wait(ok and self.declare_at - core.clock() or complain(self, message, code), not ok,
-      self.generation)
-  until ends
+  local host = self.host
+  rounds.run(function(seconds, failed)
+    host.fired()
+    return host.wait(seconds, failed, self.generation)
+  end, function() return round(self) end, function(text)
+    if text then host.log("error", "schedule.error", "error", text) end
+  end)
   self.db:close()
 end
 

@@ -6,10 +6,11 @@
 -- apart. A fault is named, with the present state, before anything is written.
 
 local core = require "nightshift.core"
-local failure = require "nightshift.source.failure"
+local failure = require "nightshift.failure"
 local options = require "nightshift.options"
+local steps = require "nightshift.source.steps"
 
-local caught, must, raise = failure.caught, failure.must, options.raise
+local caught, fail, must, raise = failure.caught, failure.fail, failure.must, options.raise
 
 ---@class nightshift.source.Field a live column
 ---@field name string
@@ -39,11 +40,11 @@ local mapping = {}
 
 local column = options.typed "string"
 
---- Check: a value of the status column.
+--- Check: a value of the status column. A boolean is a number.
 local function state(value, what)
   local kind = type(value)
-  local whole = math.type(value) == "integer"
-  if kind == "string" or kind == "boolean" or whole or value == core.null then return value end
+  if kind == "boolean" then return value and 1 or 0 end
+  if kind == "string" or math.type(value) == "integer" or value == core.null then return value end
   raise("%s must be text, a whole number, a boolean or nightshift.null, got %s", what,
     kind == "number" and value or kind)
 end
@@ -59,10 +60,12 @@ local function part(known)
   end
 end
 
+local column_of = part { column = column }
+
 --- Check: text, or {column =} that has the text.
 local function text_or_column(value, what)
   if type(value) == "string" then return value end
-  return part { column = column } (value, what)
+  return column_of(value, what)
 end
 
 --- Check of an option that was removed: raises the advice.
@@ -83,16 +86,13 @@ end
 local MAPPING = {
   strategy = gone "there is one way to claim: leave 'strategy' out",
   allow_alter = gone "no triggers are added to a table, which is looked at each second: leave 'allow_alter' out",
-  every = every,
-  table = column, id = column, name = text_or_column, time_zone = column,
-  payload = part { column = column },
+  table = column, id = column, claimed_by = column, claimed_at = column, completed_at = column, started = column,
+  updated = column, host = column, attempts = column, attempts_left = column, retry_after = column,
   status = part { column = column, open = state, processing = state, done = state, failed = state },
   priority = part { column = column, higher_first = options.typed "boolean", decay = options.integer(0, 1 << 31) },
-  parent = part { column = column, done = state },
-  claimed_by = column, claimed_at = column, completed_at = column, started = column, updated = column,
-  host = column, attempts = column, attempts_left = column, retry_after = column,
+  parent = part { column = column, done = state }, name = text_or_column, payload = column_of,
   max_attempts = options.COUNT, overdue = options.duration, order = options.one_of("id", "-id"),
-  alone = options.typed "boolean",
+  alone = options.typed "boolean", time_zone = column, every = every,
 }
 
 -- Options of a push that all of its jobs have.
@@ -110,67 +110,41 @@ local function called(name) return TABLES[name] and name .. ".column" or name en
 
 local function state_called(name) return name == "parent_done" and "parent.done" or "status." .. name end
 
---- A value of the status as it is compared: a boolean is a number.
-local function value_of(value)
-  if type(value) == "boolean" then return value and 1 or 0 end
-  return value
-end
-
 --- The options as this page wants them: names of columns in `columns`, by part.
 local function flat(given)
-  local status, priority, parent = given.status, given.priority or {}, given.parent or {}
-  local map = { table = given.table, columns = {}, states = {}, parts = {}, push = {},
+  local priority = given.priority or {}
+  local map = { table = given.table, columns = { id = "id" }, states = {}, parts = {}, push = {},
     max_attempts = given.max_attempts, overdue = given.overdue, zone = given.time_zone, alone = given.alone,
     every = given.every, handler = type(given.name) ~= "table" and (given.name or given.table) or nil,
     decay = priority.decay or 0, lower_first = priority.higher_first == false, newest_first = given.order == "-id" }
   for _, name in ipairs(PARTS) do
     local one = given[name]
     if TABLES[name] then one = type(one) == "table" and one.column or nil end
-    map.columns[name] = one
+    map.columns[name] = one or map.columns[name]
   end
-  map.columns.id = map.columns.id or "id"
-  for _, name in ipairs(STATES) do map.states[name] = value_of(status[name]) end
-  map.states.parent_done = value_of(parent.done)
+  for _, name in ipairs(STATES) do map.states[name] = given.status[name] end
+  map.states.parent_done = given.parent and given.parent.done
   for _, name in ipairs(PUSH) do map.push[name] = given[name] end
   return map
 end
 
---- The mapping as JSON, the same for the same mapping; nil and a message when some text
--- in it is not UTF-8.
-local function text_of(value)
-  if type(value) ~= "table" then return core.encode(value) end
-  local keys, parts = {}, {}
-  for key in next, value do keys[#keys + 1] = key end
-  table.sort(keys)
-  for i, key in ipairs(keys) do
-    local text, message = text_of(rawget(value, key))
-    if not text then return nil, ("%s: %s"):format(key, message) end
-    parts[i] = core.encode(key) .. ":" .. text
-  end
-  return "{" .. table.concat(parts, ",") .. "}"
-end
-
 --- Reads a mapping, without a look at the table.
----@param given table
----@return table|nil
----@return string? message
----@return string? code
-function mapping.read(given)
+---@type fun(given: table): nightshift.source.Mapping|nil, string?, string?
+mapping.read = caught(function(given)
   if type(given) ~= "table" then raise("adopt wants a table of options, got %s", type(given)) end
-  local read, message, code = options.read("adopt", given, MAPPING)
-  if not read then return nil, message, code end
+  local read = must(options.read("adopt", given, MAPPING))
   for _, needed in ipairs { "table", "status" } do
     if not read[needed] then raise("adopt: '%s' is missing", needed) end
   end
-  local map = flat(read)
-  map.given, message = text_of(given)
-  if not map.given then return nil, "adopt: " .. message, "INVALID" end
+  local map, json, message = flat(read), core.encode(given)
+  if not json then fail("INVALID", "adopt: %s", (message:gsub("^payload%.", ""))) end
+  map.given = json
   return map
-end
+end)
 
 -- ------------------------------------------------------------ the live columns
 
-local function invalid(format, ...) failure.fail("INVALID", "adopt: " .. format, ...) end
+local function invalid(format, ...) fail("INVALID", "adopt: " .. format, ...) end
 
 local KINDS = {}
 for kind, types in pairs {
@@ -238,21 +212,20 @@ local function read_fields(map, handle)
     core.sleep(AGAIN)
   end
   if #map.fields > 0 then return end
-  failure.fail("NOT_FOUND", "adopt: there is no table '%s' in this database, or this user may not see it", name)
+  fail("NOT_FOUND", "adopt: there is no table '%s' in this database, or this user may not see it", name)
 end
 
 -- ------------------------------------------------------------------- columns
 
 local function find_columns(map)
   for _, name in ipairs(PARTS) do
-    local wanted, names = map.columns[name], {}
-    for i, field in ipairs(wanted and map.fields or {}) do
-      names[i] = field.name
+    local wanted = map.columns[name]
+    for _, field in ipairs(wanted and map.fields or {}) do
       if field.name:lower() == wanted:lower() then map.parts[name] = field end
     end
     if wanted and not map.parts[name] then
       invalid("%s: table '%s' has no column '%s'; it has: %s", called(name), map.table, options.shown(wanted),
-        table.concat(names, ", "))
+        table.concat(steps.ids(map.fields, "name"), ", "))
     end
   end
 end
@@ -260,10 +233,9 @@ end
 local CLAIMANT = 20 -- characters of claimed_by, at least: "ns:" and the id of a job
 local LONGEST = (1 << 31) - 1 -- seconds since 1970 that a column holds, at least
 
--- The type that the column of a part must have, in words, and its check; by part.
-local checks = {}
-
 local function whole(field) return field.kind == "whole", "a whole number" end
+
+local function text(field) return field.kind == "text", "text" end
 
 --- From some times it is reckoned how much later it is: a day is not enough for that.
 local function time(field, map, name)
@@ -273,18 +245,15 @@ local function time(field, map, name)
   return not (reckoned and field.type:lower() == "date"), "a date with a time"
 end
 
-local function text(field, _, name) return field.kind == "text" or field.kind == "words" and name == "name", "text" end
-
-function checks.claimed_by(field)
-  return field.kind == "text" and field.most >= CLAIMANT, ("text of %d characters or more"):format(CLAIMANT)
-end
-
-for check, names in pairs {
-  [whole] = { "id", "priority", "parent", "attempts", "attempts_left" }, [text] = { "host", "name" },
-  [time] = { "claimed_at", "completed_at", "started", "updated", "retry_after" },
-} do
-  for _, name in ipairs(names) do checks[name] = check end
-end
+-- Does a column fit its part? And the type that it must have, in words; by part.
+local CHECKS = {
+  id = whole, priority = whole, parent = whole, attempts = whole, attempts_left = whole, host = text,
+  claimed_at = time, completed_at = time, started = time, updated = time, retry_after = time,
+  name = function(field) return field.kind == "text" or field.kind == "words", "text" end,
+  claimed_by = function(field)
+    return field.kind == "text" and field.most >= CLAIMANT, ("text of %d characters or more"):format(CLAIMANT)
+  end,
+}
 
 -- Parts that are only read.
 local READ = { id = true, parent = true, name = true, payload = true }
@@ -293,13 +262,14 @@ local READ = { id = true, parent = true, name = true, payload = true }
 local function check_kinds(map)
   for _, name in ipairs(PARTS) do
     local field, fits, wants = map.parts[name], true, nil
-    if field and checks[name] then fits, wants = checks[name](field, map, name) end
-    if not fits then
-      invalid("%s: column '%s' is %s; it must be %s", called(name), field.name, field.type, wants)
-    end
+    if field and CHECKS[name] then fits, wants = CHECKS[name](field, map, name) end
+    if not fits then invalid("%s: column '%s' is %s; it must be %s", called(name), field.name, field.type, wants) end
     if field and field.generated and not (READ[name] or name == "priority" and map.decay == 0) then
       invalid("%s: column '%s' is GENERATED, and here it must be one that can be written", called(name), field.name)
     end
+  end
+  if map.parts.attempts and map.parts.attempts_left then
+    invalid "attempts are counted up ('attempts') or down ('attempts_left'), not both"
   end
   local counter = map.parts.attempts or map.parts.attempts_left
   if counter and (map.max_attempts or 0) > counter.most then
@@ -312,26 +282,24 @@ end
 local function check_key(map)
   local name, keys = map.parts.id.name, map.keys
   if #keys == 1 and keys[1] == map.parts.id then return end
-  local wrong = ("id: column '%s' must be the primary key, by itself, and "):format(name)
+  local has = ("that has %d columns: make them a UNIQUE key, and a number the primary one"):format(#keys)
+  if #keys == 1 then has = ("that is '%s': name that"):format(keys[1].name) end
   if #keys == 0 then
-    invalid("%s'%s' has none: ALTER TABLE %s ADD PRIMARY KEY (%s)", wrong, map.table, mapping.quoted(map.table),
-      mapping.quoted(name))
+    local quoted = mapping.quoted
+    has = ("'%s' has none: ALTER TABLE %s ADD PRIMARY KEY (%s)"):format(map.table, quoted(map.table), quoted(name))
   end
-  if #keys == 1 then invalid("%sthat is '%s': name that", wrong, keys[1].name) end
-  invalid("%sthat has %d columns: make them a UNIQUE key, and a number the primary one", wrong, #keys)
+  invalid("id: column '%s' must be the primary key, by itself, and %s", name, has)
 end
 
---- A date may serve as the status, and be the date of just that event.
-local function may_share(map, one, other)
-  return one == "status" and map.parts.status.kind == "time" and (other == "claimed_at" or other == "completed_at")
-end
-
+--- Each part has a column of its own. A date may serve as the status, and be the date of just
+-- that event.
 local function check_shared(map)
   local uses = {} -- the part that a column was seen for
   for _, name in ipairs(PARTS) do
     local field = map.parts[name]
     local one = field and uses[field]
-    if one and not may_share(map, one, name) then
+    local event = one == "status" and field.kind == "time" and (name == "claimed_at" or name == "completed_at")
+    if one and not event then
       invalid("%s and %s are both column '%s': each needs one of its own", called(one), called(name), field.name)
     end
     if field then uses[field] = name end
@@ -368,24 +336,21 @@ local function fits(field, value)
   return field.kind ~= "whole" or math.type(value) and value >= field.least and value <= field.most, "is"
 end
 
-local function check_value(map, name)
-  local value, field = map.states[name], map.parts.status
-  if value == nil then return end
+local function check_value(map, name, value)
+  local field = map.parts.status
   local good, why = fits(field, value)
   if good then return end
   local shown = value == core.null and "NULL" or type(value) == "string" and "'" .. options.shown(value) .. "'" or value
   invalid("%s: %s is no value of column '%s', which %s %s", state_called(name), shown, field.name, why, field.type)
 end
 
---- Does the row say that it is claimed?
-local function shows_claims(map) return map.states.processing ~= nil or map.parts.claimed_by ~= nil end
-
+--- Each state is a value of its own.
 local function check_states(map)
   local seen = {}
   for _, name in ipairs(STATES) do
     local value = map.states[name]
-    check_value(map, name)
     local key = type(value) == "string" and value:lower() or value
+    if value ~= nil then check_value(map, name, value) end
     if value ~= nil and name ~= "parent_done" then
       if seen[key] then
         invalid("%s and %s are the same, so nobody can tell such rows apart", state_called(seen[key]),
@@ -394,30 +359,31 @@ local function check_states(map)
       seen[key] = name
     end
   end
-  if map.states.open == nil then invalid "'status.open' is needed" end
-  if map.states.done == nil and not map.parts.completed_at then
-    invalid "how is a row marked as done? By 'status.done', or by a 'completed_at' column"
-  end
-  local counted = map.parts.attempts_left or map.parts.attempts and map.max_attempts
-  -- it would look like an open row
-  if not shows_claims(map) and map.states.failed == nil and not counted then
-    invalid("what ends a row of '%s' that has failed for good? 'status.failed', 'attempts_left', or 'attempts' "
-      .. "and 'max_attempts'", map.table)
-  end
 end
 
 -- ---------------------------------------------------------------- all of it
 
+--- Does the row say that it is claimed?
+---@param map nightshift.source.Mapping
+function mapping.shows_claims(map) return map.states.processing ~= nil or map.parts.claimed_by ~= nil end
+
 local function check_needed(map)
-  if map.overdue and not map.parts.claimed_at then
+  local parts, states, shows = map.parts, map.states, mapping.shows_claims(map)
+  local counted = parts.attempts_left or parts.attempts and map.max_attempts
+  if map.overdue and not parts.claimed_at then
     invalid "'overdue' needs to know since when a row is claimed: name the column 'claimed_at'"
   end
-  if map.parts.attempts and map.parts.attempts_left then
-    invalid "attempts are counted up ('attempts') or down ('attempts_left'), not both"
-  end
-  if not shows_claims(map) and not map.alone then
+  if not shows and not map.alone then
     invalid("what shows that a row of '%s' is taken? 'status.processing', or a 'claimed_by' column. "
       .. "Where there is neither, and no other program works on the table, say alone = true", map.table)
+  end
+  if states.open == nil then invalid "'status.open' is needed" end
+  if states.done == nil and not parts.completed_at then
+    invalid "how is a row marked as done? By 'status.done', or by a 'completed_at' column"
+  end
+  if not shows and states.failed == nil and not counted then -- it would look like an open row
+    invalid("what ends a row of '%s' that has failed for good? 'status.failed', 'attempts_left', or 'attempts' "
+      .. "and 'max_attempts'", map.table)
   end
 end
 
@@ -440,14 +406,14 @@ local function check_engine(map)
   invalid("table '%s' is %s, which has no row locks: ALTER TABLE %s ENGINE=InnoDB", map.table, map.engine, map.table)
 end
 
-local CHECKS = { read_fields, find_columns, check_kinds, check_needed, check_key, check_shared, check_states,
-  check_zone, check_engine }
-
 --- Reads a mapping and checks it against the live table.
 ---@type fun(handle: userdata, given: table): nightshift.source.Mapping|nil, string?, string?
 mapping.check = caught(function(handle, given)
   local map = must(mapping.read(given))
-  for _, check in ipairs(CHECKS) do check(map, handle) end
+  for _, check in ipairs { read_fields, find_columns, check_kinds, check_key, check_shared, check_states, check_needed,
+    check_zone, check_engine } do
+    check(map, handle)
+  end
   return map
 end)
 

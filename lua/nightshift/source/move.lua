@@ -3,8 +3,7 @@
 -- transaction.
 
 local admin = require "nightshift.source.admin"
-local core = require "nightshift.core"
-local failure = require "nightshift.source.failure"
+local failure = require "nightshift.failure"
 local mapping = require "nightshift.source.mapping"
 local options = require "nightshift.options"
 local pay = require "nightshift.source.pay"
@@ -13,18 +12,11 @@ local take = require "nightshift.source.take"
 
 local move = {}
 
-local caught, fail, must = failure.caught, failure.fail, failure.must
+local caught, fail, must, try = failure.caught, failure.fail, failure.must, failure.try
 
-local function list_of(self, rows)
-  local ids = {}
-  for i, row in ipairs(rows) do ids[i] = row[self.key] end
-  return steps.list(ids)
-end
+local function list_of(self, rows) return steps.list(steps.ids(rows, self.key)) end
 
-local function delete(self, rows)
-  local n = must(steps.run(self, "delete", list_of(self, rows))).affected
-  if n ~= #rows then fail("BUSY", "the server has deleted %d rows of %d", n, #rows) end
-end
+local function delete(self, rows) steps.all_of(steps.run(self, "delete", list_of(self, rows)), #rows) end
 
 -- ------------------------------------------------------------------- pruning
 
@@ -47,7 +39,7 @@ local function move_text(self, into)
     fail("INVALID", "rows of '%s' cannot be moved to '%s'", name, options.shown(into))
   end
   local to, from = {}, {}
-  for _, row in ipairs(must(steps.ask(self, "source_into", into, into, name))) do
+  for _, row in ipairs(steps.ask(self, "source_into", into, into, name)) do
     if not row.engine then
       fail("NOT_FOUND", "there is no table '%s' to move rows to: CREATE TABLE %s LIKE %s", into, quoted(into),
         quoted(name))
@@ -64,31 +56,30 @@ local function move_text(self, into)
     to = table.concat(to, ", "), from = table.concat(from, ", ") })
 end
 
---- Deletes rows that have ended, or moves them.
-local function remove(self, rows, into, moves)
-  local ok, message, code = true, nil, nil
-  if moves then ok, message, code = self.handle:execute(moves, list_of(self, rows)) end
-  if not ok and code == "DUPLICATE" then
+--- Copies rows into another table.
+local function copy(self, rows, into, moves)
+  local ok, message, code = self.handle:execute(moves, list_of(self, rows))
+  if code == "DUPLICATE" then
     fail(code, "'%s' has one of these rows already: delete it there, or in '%s', and go on (%s)", into, self.map.table,
       message)
   end
   must(ok, message, code)
-  delete(self, rows)
 end
 
 --- Calls fn with the ids of rows that have ended as is asked; the sum.
 local function each_ended(self, given, limit, fn)
-  local pick = (given.state or "done") .. (given.older and "_old" or "_pick")
+  local state = given.state or "done"
+  local pick = state .. (given.older and "_old" or "_pick")
   admin.outside(self, "rows cannot be pruned")
-  if self.texts[pick] then return admin.walk(self, pick, given.older, { limit = limit }, fn) end
-  fail("INVALID", "nothing says when rows of '%s' were done: the mapping names neither 'completed_at' nor 'updated'",
-    self.map.table)
+  if self.texts[pick] then return admin.walk(self, pick, given.older, limit, fn) end
+  fail("INVALID", "nothing says when rows of '%s' were %s: the mapping names %s", self.map.table, state,
+    state == "done" and "neither 'completed_at' nor 'updated'" or "no column 'updated'")
 end
 
 --- How many rows a pruning would concern.
 ---@type fun(self: nightshift.source.Table, given: table): integer|nil, string?, string?
 move.prunable = caught(function(self, given)
-  return (each_ended(self, given, given.limit, function(ids) return #ids end))
+  return (each_ended(self, given, given.limit or admin.EVERY, function(ids) return #ids end))
 end)
 
 --- Deletes rows that have ended, or moves them; how many. With rows gone their parents are free to
@@ -96,9 +87,13 @@ end)
 local function prune(self, given)
   local limit, sum = given.limit or admin.EVERY, 0
   local moves = given.into and move_text(self, given.into)
+  local function remove(_, rows)
+    if moves then copy(self, rows, given.into, moves) end
+    delete(self, rows)
+  end
   repeat
     local n = each_ended(self, given, limit - sum, function(ids)
-      return admin.change(self, (given.state or "done") .. "_lock", ids, remove, given.into, moves)
+      return admin.change(self, (given.state or "done") .. "_lock", ids, remove)
     end)
     sum = sum + n
   until n == 0 or sum >= limit or not self.map.parts.parent
@@ -110,50 +105,25 @@ move.prune = caught(prune)
 
 -- ------------------------------------------------------------------ draining
 
-local BATCH = 1000
+local COUNTED = 100000 -- rows that are left; counting more takes long
 
-move.DRAIN = {
-  into = options.typed "string", limit = options.integer(1, math.maxinteger), batch = options.integer(1, 10000),
-  rate = options.integer(1, 1000000),
-}
+move.DRAIN = { into = options.typed "string" }
 
---- Makes open rows plain jobs, and deletes them.
-local function push_rows(self, rows, into)
-  local entries, failed = {}, {}
-  for i, row in ipairs(rows) do
-    local entry, n = take.entry_of(self, row, row[self.key])
-    if not entry then fail("INVALID", "%s", n) end
-    entry.unique, entry.delay = nil, row["ns:delay"]
-    entry.decay = entry.priority and math.min(self.map.decay, 255)
-    entries[i], failed[i] = entry, n
-  end
-  must(take.set_attempts(self, must(self.handle:push(into, entries)), failed))
-  delete(self, rows)
-end
-
-local change = caught(admin.change)
-
---- A batch, and one by one where the server, or a job, refuses a row of it; how many went, and how
--- many were refused.
+--- Makes a batch of rows jobs: one by one where the server, or a job, refuses a row of it; how many
+-- went.
 local function drain_batch(self, ids, into)
-  local n, message, code = change(self, "open_lock", ids, push_rows, into)
-  if n then return n, 0 end
-  if not steps.is_of_row(message, code) then must(n, message, code) end
-  if #ids == 1 then return 0, 1 end
-  local sum, refused = 0, 0
-  for _, id in ipairs(ids) do
-    local one, bad = drain_batch(self, { id }, into)
-    sum, refused = sum + one, refused + bad
-  end
-  return sum, refused
-end
-
---- The result of a drain: `jobs`, `left`, and by reason in `kept`: running, refused, and busy.
--- busy: rows that were changed or locked meanwhile.
-local function result_of(jobs, running, refused, busy)
-  local function some(n) return n > 0 and n or nil end
-  return { jobs = jobs, left = running + refused + busy,
-    kept = { running = some(running), refused = some(refused), busy = some(busy) } }
+  local n, message, code = try(admin.change, self, "open_lock", ids, function(_, rows)
+    take.push(self, into, rows, function(entry, row)
+      entry.unique, entry.delay = nil, row["ns:delay"]
+      entry.decay = entry.priority and math.min(self.map.decay, 255)
+    end)
+    delete(self, rows)
+  end)
+  if n then return n end
+  if not steps.is_of_row(message, code) then must(nil, message, code) end
+  local sum = 0
+  for _, id in ipairs(#ids > 1 and ids or {}) do sum = sum + drain_batch(self, { id }, into) end
+  return sum
 end
 
 local function check_drain(self, into)
@@ -165,48 +135,45 @@ local function check_drain(self, into)
   end
 end
 
---- The result that a drain into a queue would have.
----@type fun(self: nightshift.source.Table, into: string): table|nil, string?, string?
-move.look = caught(function(self, into)
-  check_drain(self, into)
-  local counts = admin.count(self, math.maxinteger)
-  local here, stay = counts.ready + counts.waiting + counts.running, counts.taken + counts.theirs
-  return result_of(here - stay, stay, 0, 0)
+--- How many open rows there are, and how many of them are claimed.
+local function open_rows(self, most)
+  local counts = admin.count(self, most)
+  return counts.ready + counts.waiting + counts.running, counts.taken + counts.theirs
+end
+
+--- The result that a drain into a queue would have: the rows that become jobs, and that are left.
+---@type fun(self: nightshift.source.Table, given: table): {jobs: integer, left: integer}|nil, string?, string?
+move.look = caught(function(self, given)
+  check_drain(self, given.into)
+  local rows, claimed = open_rows(self, math.maxinteger)
+  return { jobs = rows - claimed, left = claimed }
 end)
 
---- Drains a table; `told` (may be nil) is called after each batch with the rows that have moved.
-local function drain(self, given, told)
+--- Drains a table.
+local function drain(self, given)
   if not given.into then options.raise "drain: 'into' is missing" end
   check_drain(self, given.into)
-  must(pay.all(self))
-  local refused, busy, jobs, start = 0, 0, 0, core.clock()
-  local batch = math.min(given.batch or BATCH, given.rate and math.max(1, given.rate // 4) or math.maxinteger)
-  admin.walk(self, "open_pick", nil, { limit = given.limit, batch = batch }, function(ids)
-    if given.rate then core.sleep(math.max(0, start + jobs / given.rate - core.clock())) end
-    local n, bad = drain_batch(self, ids, given.into)
-    jobs, refused, busy = jobs + n, refused + bad, busy + #ids - n - bad
-    if told then told(jobs) end
-    return n
+  pay.all(self)
+  local jobs = admin.walk(self, "open_pick", nil, admin.EVERY, function(ids)
+    return drain_batch(self, ids, given.into)
   end)
-  local counts = admin.count(self, BATCH * 100)
-  return result_of(jobs, counts.theirs + counts.taken, refused, busy)
+  return { jobs = jobs, left = (open_rows(self, COUNTED)) }
 end
 
 --- The verb; options are checked, as DRAIN.
----@type fun(self: nightshift.source.Table, given: table, told: fun(moved: integer)?): table|nil, string?, string?
+---@type fun(self: nightshift.source.Table, given: table): table|nil, string?, string?
 move.drain = caught(drain)
 
 --- Adds these verbs to the ones of an adopted table.
----@param methods table
----@param live fun(self: nightshift.source.Table, verb: string): userdata
-function move.define(methods, live)
+---@param verb fun(name: string, fn: (fun(self: nightshift.source.Table, given: any): any), checks: table?)
+function move.define(verb)
   --- Deletes done rows (`state = "dead"`: dead ones) that ended longer ago than `older`, or
   -- moves them to the table `into`; at most `limit`.
-  methods.prune = admin.verb(live, "prune", move.PRUNE, prune)
+  verb("prune", prune, move.PRUNE)
 
-  --- Makes open rows plain jobs of another queue, and deletes them here. Rows that are claimed,
-  -- or change meanwhile, stay.
-  methods.drain = admin.verb(live, "drain", move.DRAIN, drain)
+  --- Makes open rows plain jobs of another queue, and deletes them here. Rows that are claimed, or
+  -- change meanwhile, or that a job or the server refuses, stay.
+  verb("drain", drain, move.DRAIN)
 end
 
 return move

@@ -7,8 +7,10 @@
 -- programs.
 
 local core = require "nightshift.core"
+local failure = require "nightshift.failure"
 local nightshift = require "nightshift"
 local pay = require "nightshift.source.pay"
+local rounds = require "nightshift.runner"
 local source = require "nightshift.source.table"
 local steps = require "nightshift.source.steps"
 local take = require "nightshift.source.take"
@@ -28,7 +30,6 @@ local RENEW = 30      -- between signs that rows are at work, at most
 local SEEN = 60       -- between notes of the hosts that serve the table
 local LIVE = 0.25     -- between looks at debts of other hosts, while jobs live
 local REST = 0.005    -- between two rounds: rows that come meanwhile are one batch
-local TROUBLE = 5     -- after an error, at most
 local REFUSED = 60    -- for which a refusal counts
 local SAID = 10       -- between lines on the rows that a drain waits for
 local KEEP_ALIVE = 15 -- the session of a stopped process ends after that, and with it its lock
@@ -36,24 +37,6 @@ local KEEP_ALIVE = 15 -- the session of a stopped process ends after that, and w
 local MOST = 2000 -- rows in ready
 
 local function ask(self, statement, ...) return steps.ask(self.t, statement, ...) end
-
--- --------------------------------------------------------------------- the log
-
---- Rows that are refused keep a host that drains from ending well.
-local function logger(self)
-  return function(event, row, message)
-    if event == "row.refused" then self.refused_at = core.clock() end
-    self.host.log("warn", event, self.name, row, message)
-  end
-end
-
---- After an error: how long to wait. A session that is gone has lost the lock.
-local function complain(self, message, code)
-  self.wait = math.min((self.wait or 0.05) * 2, TROUBLE)
-  self.host.log("error", "adopted.error", self.name, nil, ("%s (%s)"):format(message, code or "SQL"))
-  if code == "GONE" then self.owner, self.ask_at = false, -math.huge end
-  return self.wait
-end
 
 -- ---------------------------------------------------------------- names to serve
 
@@ -72,25 +55,15 @@ end
 
 --- Has this host the handler of the rows? Where each names its own, whatever hosts serve is taken.
 local function is_served(self)
-  local handler = self.t.map.handler
-  if not handler then return true end
-  local names = self.host.serves()
-  if names == self.names then return self.served end
-  self.names = names
+  local handler, names = self.t.map.handler, self.host.serves()
+  if not handler or names == self.names then return self.served end
   local served = false
   for _, name in ipairs(core.decode(names)) do served = served or name == handler or name == core.null end
-  if served == self.served then return served end
-  self.served = served
-  if not served then self.host.log("warn", "adopted.no_handler", self.name, nil, handler, "handler") end
+  if not served and self.served then
+    self.host.log("warn", "adopted.no_handler", "table", self.name, "handler", handler)
+  end
+  self.names, self.served = names, served
   return served
-end
-
-local function read_names(self)
-  if self.t.map.handler then return true end
-  local rows, message, code = ask(self, "report_served")
-  if not rows then return nil, message, code end
-  self.t.served = names_of(rows, self.host.serves())
-  return true
 end
 
 -- -------------------------------------------------------------------- the lock
@@ -98,29 +71,20 @@ end
 --- Is this the runner that works? Asks for the lock now and then.
 local function owns(self, now)
   if now < self.ask_at then return self.owner end
-  local rows, message, code = ask(self, "source_own", self.t.id)
-  if rows and not self.owner and rows[1].ours == 1 then
+  local owner = ask(self, "source_own", self.t.id)[1].ours == 1
+  if owner and not self.owner then
+    ask(self, "source_session", KEEP_ALIVE)
     self.tend_at, self.look_at = now, now
-    self.owner, message, code = ask(self, "source_session", KEEP_ALIVE)
-    if not self.owner then return nil, message, code end
   end
-  if not rows then return nil, message, code end
-  self.owner = rows[1].ours == 1
-  self.ask_at = now + (self.owner and OWN or ASK)
-  if not self.owner then return false end
-  if now >= self.seen_at then
+  self.owner, self.ask_at = owner, now + (owner and OWN or ASK)
+  if owner and now >= self.seen_at then
     self.seen_at = now + SEEN
-    rows, message, code = ask(self, "source_seen", self.t.id)
-    if not rows then return nil, message, code end
+    ask(self, "source_seen", self.t.id)
   end
-  rows, message, code = read_names(self)
-  if not rows then return nil, message, code end
-  return true
-end
-
-local function disown(self)
-  self.owner, self.ask_at = false, -math.huge
-  ask(self, "source_disown", self.t.id)
+  if owner and not self.t.map.handler then
+    self.t.served = names_of(ask(self, "report_served"), self.host.serves())
+  end
+  return owner
 end
 
 -- -------------------------------------------------------------------- how many
@@ -149,18 +113,16 @@ local function wanted(self, ready, now)
   return self.target - ready
 end
 
---- Takes rows in, when there may be some; whether there may be more.
+--- Takes rows in, when there may be some.
 local function take_in(self, state, now)
   local n = math.min(wanted(self, state.ready, now), allowed(self, state.rate, now))
   self.rate = state.rate and state.rate > 0 and state.rate or nil
-  if n <= 0 or not (self.more or now >= self.look_at) then return true end
-  local taken, message, code = take.rows(self.t, n)
-  if not taken then return nil, message, code end
-  self.taken, self.more = self.taken + #taken, #taken >= n
-  if state.rate then self.tokens = (self.tokens or 0) - #taken end
+  if n <= 0 or not (self.more or now >= self.look_at) then return end
+  local taken = #take.rows(self.t, n)
+  self.taken, self.more = self.taken + taken, taken >= n
+  if self.rate then self.tokens = self.tokens - taken end
   if not self.more then self.look_at = now + self.every end
-  if #taken > 0 then self.live = true end
-  return true
+  if taken > 0 then self.live = true end
 end
 
 -- --------------------------------------------------------------------- a round
@@ -168,29 +130,25 @@ end
 --- Cancels, renews, resets: the work that waits for no row.
 local function tend_to(self, now)
   local t = self.t
-  if now < self.tend_at then return true end
-  local n, message, code = tend.lost(t)
-  if n then n, message, code = tend.overdue(t) end
-  if n and now >= self.renew_at then
-    n, message, code = tend.renew(t)
+  if now < self.tend_at then return end
+  tend.lost(t)
+  tend.overdue(t)
+  if now >= self.renew_at then
+    tend.renew(t)
     self.renew_at = now + math.min(RENEW, (t.map.overdue or math.huge) / 4000000)
   end
-  if not n then return nil, message, code end
   self.tend_at = now + TEND
-  return true
 end
 
 local function give_back(self)
-  local n, message, code = tend.give_back(self.t)
-  if n and n > 0 then n, message, code = pay.all(self.t) end
-  return n, message, code
+  if tend.give_back(self.t) > 0 then pay.all(self.t) end
 end
 
 --- Says once when people pause the table, and when they resume it.
 local function obey(self, paused)
   if paused ~= self.paused and (paused or self.paused ~= nil) then
-    if paused then self.host.log("info", "adopted.paused", self.name)
-    else self.host.log("info", "adopted.resumed", self.name) end
+    if paused then self.host.log("info", "adopted.paused", "table", self.name)
+    else self.host.log("info", "adopted.resumed", "table", self.name) end
   end
   self.paused = paused
 end
@@ -198,37 +156,30 @@ end
 --- The state of the queue, and whether jobs of the table live, or rows are owed something.
 local function look(self)
   local t = self.t
-  local rows, message, code = ask(self, "source_state", t.queue, MOST, t.queue, t.id)
-  if not rows then return nil, message, code end
-  self.live = rows[1].live == 1
-  return rows[1]
+  local state = ask(self, "source_state", t.queue, MOST, t.queue, t.id)[1]
+  self.live = state.live == 1
+  return state
 end
 
 --- Does one round of the owner.
 local function work(self, now)
-  local state, message, code = look(self)
-  local ok = state
-  if ok and state.owed == 1 then ok, message, code = pay.all(self.t) end
-  if not ok then return nil, message, code end
+  local state = look(self)
+  if state.owed == 1 then pay.all(self.t) end
   obey(self, state.paused == 1)
-  if state.paused == 1 or self.host.taking() == 0 then
-    if state.ready > 0 then ok, message, code = give_back(self) else ok = true end
-  else
-    ok, message, code = take_in(self, state, now)
+  if state.paused ~= 1 and self.host.taking() > 0 then
+    take_in(self, state, now)
+  elseif state.ready > 0 then
+    give_back(self)
   end
-  if ok then ok, message, code = tend_to(self, now) end
-  if not ok then return nil, message, code end
-  return state
+  tend_to(self, now)
 end
 
 -- --------------------------------------------------------------------- draining
 
 --- Seconds until a row that waits for its time may be taken; nil: none waits.
 local function next_due(self)
-  if not self.t.texts.next then return nil end
-  local rows, message, code = steps.run(self.t, "next")
-  if not rows then return nil, message, code end
-  return rows[1].seconds and tonumber(rows[1].seconds)
+  local seconds = self.t.texts.next and steps.run(self.t, "next")[1].seconds
+  return seconds and tonumber(seconds) or nil
 end
 
 --- Says, now and then, that rows which are due soon are all that the host waits for.
@@ -236,35 +187,29 @@ local function say_awaited(self, due, now)
   if self.empties < 2 or not due or due > self.host.within or now < self.said_at then return end
   self.said_at = now + SAID
   local at = os.date("!%Y-%m-%dT%H:%M:%SZ", os.time() + math.ceil(due))
-  self.host.log("info", "drain.waits", self.name, nil, at, "next")
+  self.host.log("info", "drain.waits", "table", self.name, "next", at)
 end
 
---- Have two looks found nothing, whichever host takes rows in? Tells the host; refused rows are
--- not waited for.
+--- Is there work that a drain is to do, whichever host takes rows in? The host knows the jobs that
+-- run here; refused rows are not waited for.
+local function is_busy(self)
+  local state = look(self)
+  if state.fresh == 1 or state.live == 1 and state.paused == 0 then return true end
+  if state.paused ~= 0 then return false end
+  self.t.whole_at = 0
+  return #take.look(self.t, 1) > 0 and is_served(self)
+end
+
+--- Have two looks found nothing? Tells the host.
 local function rest(self)
   local now = core.clock()
-  if not self.host.drain or now < self.rest_at then return true end
+  if not self.host.drain or now < self.rest_at then return end
   self.rest_at = now + LIVE
-  local state, message, code = look(self)
-  if not state then return nil, message, code end
-  -- the host knows the jobs that run here
-  local busy = state.fresh == 1 or state.live == 1 and state.paused == 0
-  if not busy and state.paused == 0 then
-    local rows
-    self.t.whole_at = 0
-    rows, message, code = take.look(self.t, 1)
-    if not rows then return nil, message, code end
-    busy = #rows > 0 and is_served(self)
-  end
+  local busy = is_busy(self)
   self.empties = busy and 0 or self.empties + 1
-  local due
-  if not busy then
-    due, message, code = next_due(self)
-    if message then return nil, message, code end
-  end
+  local due = not busy and next_due(self) or nil
   say_awaited(self, due, now)
   self.host.tell(self.empties >= 2, due or -1, now - self.refused_at < REFUSED)
-  return true
 end
 
 -- ------------------------------------------------------------------------ life
@@ -284,50 +229,52 @@ local function pause(self, now)
   return math.max(REST, at - now)
 end
 
-local function round(self)
+local function disown(self)
+  self.owner, self.ask_at = false, -math.huge
+  ask(self, "source_disown", self.t.id)
+end
+
+local round = failure.caught(function(self)
   local now = core.clock()
   if not is_served(self) then
     if self.owner then disown(self) end
-    return rest(self)
+  elseif owns(self, now) then
+    work(self, now)
   end
-  local owner, message, code = owns(self, now)
-  if owner == nil then return nil, message, code end
-  if owner then
-    local state
-    state, message, code = work(self, now)
-    if not state then return nil, message, code end
-  end
-  return rest(self)
-end
+  rest(self)
+  return pause(self, core.clock())
+end)
 
---- Does a round; an error that it raises is like any other, so that the table is served on.
-local function try_round(self)
-  local ran, ok, message, code = pcall(round, self)
-  if ran then return ok, message, code end
-  return nil, tostring(ok), "INVALID"
-end
-
---- Works until the host ends.
+--- Works until the host ends. A session that is gone has lost the lock.
 function runner:run()
-  local ends
-  repeat
-    local ok, message, code = try_round(self)
-    if ok then self.wait = nil end
+  local host = self.host
+  rounds.run(function(seconds)
     core.sleep(REST)
-    ends = self.host.wait(ok and pause(self, core.clock()) or complain(self, message, code))
-  until ends
-  if self.owner and give_back(self) then pay.all(self.t) end
+    return host.wait(seconds)
+  end, function() return round(self) end, function(text, code)
+    if text then host.log("error", "adopted.error", "table", self.name, "error", text) end
+    if code == "GONE" then self.owner, self.ask_at = false, -math.huge end
+  end)
+  if self.owner then failure.try(give_back, self) end
   self.db:close()
+end
+
+--- Rows that are refused keep a host that drains from ending well.
+local function logger(self)
+  return function(event, row, message)
+    if event == "row.refused" then self.refused_at = core.clock() end
+    self.host.log("warn", event, "table", self.name, "row", row, "error", message)
+  end
 end
 
 --- Opens the runner of a table; errors as of db:adopt.
 ---@param connection table options of nightshift.open
----@param mapping string as JSON
 ---@param host table
+---@param mapping string as JSON
 ---@return nightshift.source.Runner|nil
 ---@return string? message
 ---@return string? code
-function runner.open(connection, mapping, host)
+function runner.open(connection, host, mapping)
   local db, message, code = nightshift.open(connection)
   if not db then return nil, message, code end
   local given = core.decode(mapping)
@@ -343,7 +290,7 @@ function runner.open(connection, mapping, host)
     return nil, message, code
   end
   local advice = t:advice()
-  if advice then host.log("warn", "adopted.index", self.name, nil, advice, "advice") end
+  if advice then host.log("warn", "adopted.index", "table", self.name, "advice", advice) end
   self.t, self.every = t, (t.map.every or 1000000) / 1000000
   return self
 end

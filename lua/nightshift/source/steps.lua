@@ -1,85 +1,73 @@
---- Statements and transactions of an adopted table, on the core's handle.
+--- Statements of an adopted table, on the core's handle. What fails raises: see failure.lua.
 
-local core = require "nightshift.core"
+local failure = require "nightshift.failure"
+
+local must = failure.must
 
 local steps = {}
 
-local TRIES, PAUSE = 5, 0.01 -- of a transaction that has met another's
+-- Errors of a table that has changed since it was adopted, and of the server.
+local NOT_OF_ROW = { ["1054"] = true, ["1064"] = true, ["1146"] = true, ["1265"] = true, GONE = true, BUSY = true,
+  DENIED = true, SCHEMA = true, STATE = true }
+
+--- Is an error the fault of a row, and not of the server, its table, or another transaction?
+---@param message string
+---@param code string
+function steps.is_of_row(message, code)
+  return not (NOT_OF_ROW[code] or NOT_OF_ROW[message:match "%((%d+)%)$"])
+end
 
 --- A list as JSON.
 ---@param items any[] numbers, or lists as text
 ---@return string
 function steps.list(items) return "[" .. table.concat(items, ",") .. "]" end
 
+--- One field of each row: a list.
+---@param rows table[]
+---@param field string? "id", unless told
+---@return any[]
+function steps.ids(rows, field)
+  local ids = {}
+  for i, row in ipairs(rows) do ids[i] = row[field or "id"] end
+  return ids
+end
+
+--- Rows as items of a list in JSON; {field} in the format is a field of the row.
+---@param format string "[{id},{job}]"
+---@param rows table[]
+---@return string[]
+function steps.marks(format, rows)
+  local marks = {}
+  for i, row in ipairs(rows) do marks[i] = format:gsub("{([%w_]+)}", row) end
+  return marks
+end
+
 --- Runs a statement of the table by its name in text.lua.
----@param self nightshift.source.Table
 ---@param name string
----@return table|nil
----@return string? message
----@return string? code
-function steps.run(self, name, ...) return self.handle:execute("@:" .. self.texts[name], ...) end
+---@return table
+function steps.run(self, name, ...) return (must(self.handle:execute("@:" .. self.texts[name], ...))) end
 
 --- Runs a statement of sql/query.
----@param self nightshift.source.Table
 ---@param statement string its name
-function steps.ask(self, statement, ...) return self.handle:execute("@" .. statement, ...) end
+---@return table
+function steps.ask(self, statement, ...) return (must(self.handle:execute("@" .. statement, ...))) end
 
---- Changes rows of a list; each of them, where `all` says so. A server that a KILL QUERY has hit
--- may stop in the middle and report success.
----@param self nightshift.source.Table
+--- Fails unless as many rows were changed. A server that a KILL QUERY has hit may stop in the
+-- middle and report success.
+---@param result table
+---@param n integer
+function steps.all_of(result, n)
+  if result.affected < n then failure.fail("BUSY", "the server has changed %d rows of %d", result.affected, n) end
+end
+
+--- Changes rows of a list, where the mapping has a word for that; each of them, where `all` says so.
 ---@param name string
----@param items string[]
+---@param marks string[]
 ---@param all boolean
----@return true|nil
----@return string? message
----@return string? code
-function steps.change(self, name, items, all)
-  if not self.texts[name] or #items == 0 then return true end
-  local result, message, code = steps.run(self, name, steps.list(items))
-  if not result then return nil, message, code end
-  if not all or result.affected >= #items then return true end
-  return nil, ("the server has changed %d rows of %d"):format(result.affected, #items), "BUSY"
-end
-
---- Runs a function in a transaction of its own. It gives a value, or nil, message, code.
----@param self nightshift.source.Table
----@param fn fun(self, ...): any, string?, string?
-function steps.once(self, fn, ...)
-  local ok, message, code = self.handle:begin()
-  if not ok then return nil, message, code end
-  local result
-  result, message, code = fn(self, ...)
-  if result == nil then
-    self.handle:rollback()
-    return nil, message, code
-  end
-  ok, message, code = self.handle:commit()
-  if not ok then return nil, message, code end
-  return result
-end
-
---- As above, and again after a conflict with another transaction.
----@param self nightshift.source.Table
----@param fn fun(self, ...): any, string?, string?
-function steps.transaction(self, fn, ...)
-  local result, message, code
-  for i = 1, TRIES do
-    result, message, code = steps.once(self, fn, ...)
-    if result ~= nil or code ~= "BUSY" then break end
-    core.sleep(PAUSE * i * math.random())
-  end
-  return result, message, code
-end
-
--- Errors of a table that has changed since it was adopted.
-local ALTERED = { ["1054"] = true, ["1064"] = true, ["1146"] = true, ["1265"] = true }
-
---- Is an error the fault of a row, and not of the server, its table, or another transaction?
----@param message string
----@param code string
-function steps.is_of_row(message, code)
-  if code == "GONE" or code == "BUSY" or code == "DENIED" or code == "SCHEMA" then return false end
-  return not ALTERED[message:match "%((%d+)%)$"]
+function steps.change(self, name, marks, all)
+  if not self.texts[name] or #marks == 0 then return end
+  local result = steps.run(self, name, steps.list(marks))
+  if all then steps.all_of(result, #marks) end
 end
 
 return steps

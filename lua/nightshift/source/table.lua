@@ -1,8 +1,10 @@
 --- An adopted table in a program: its rows are taken in as jobs of a queue of its name. A
--- verdict and its row are one commit: the core writes both (src/core/source/pay.c).
+-- verdict and its row are one commit: the core writes both (src/core/source/pay.c). In all files of
+-- this folder `self` is such a table.
 
 local admin = require "nightshift.source.admin"
 local core = require "nightshift.core"
+local failure = require "nightshift.failure"
 local mapping = require "nightshift.source.mapping"
 local move = require "nightshift.source.move"
 local options = require "nightshift.options"
@@ -11,6 +13,8 @@ local queue = require "nightshift.queue"
 local take = require "nightshift.source.take"
 local tend = require "nightshift.source.tend"
 local text = require "nightshift.source.text"
+
+local caught, fail, must, try = failure.caught, failure.fail, failure.must, failure.try
 
 ---@class nightshift.source.Table
 ---@field handle userdata core handle
@@ -46,34 +50,26 @@ local function take_ahead(self, limit)
   local now, most = core.clock(), math.max(limit, math.min(limit * AHEAD, MOST))
   local n = now - self.took_at < SOON and self.ahead * 2 or self.ahead // 2
   self.ahead, self.took_at = math.max(limit, math.min(n, most)), now
-  local taken, message, code = take.rows(self, self.ahead)
-  if not taken then return nil, message, code end
+  local taken = take.rows(self, self.ahead)
   if #taken > 0 then self.taken = taken end
   return #taken > 0
 end
 
---- Nothing is there, unless holders have died. False: none has.
+--- Gives back jobs of holders that have died. False: none has.
 local function from_the_dead(self)
   if core.clock() < self.look_at then return false end
   self.look_at = core.clock() + EVERY
-  local dead, message, code = self.handle:look(0)
-  if not dead then return nil, message, code end
-  return dead.jobs > 0
+  return must(self.handle:look(0)).jobs > 0
 end
 
 --- Claims ready jobs, and after that takes in rows.
 local function claim_now(self, limit)
-  local claimed, message, code = tend.turn(self)
-  if claimed then claimed, message, code = self.handle:claim(self.name, limit, 0, 0) end
-  if not claimed or #claimed > 0 then return claimed, message, code end
-  local taken
-  taken, message, code = pay.all(self)
-  if taken then taken, message, code = take_ahead(self, limit) end
-  if taken == false then taken, message, code = from_the_dead(self) end
-  if taken == nil then return nil, message, code end
-  if not taken then return {} end
-  claimed, message, code = self.handle:claim(self.name, limit, 0, 0)
-  return claimed, message, code
+  tend.turn(self)
+  local claimed = must(self.handle:claim(self.name, limit, 0, 0))
+  if #claimed > 0 then return claimed end
+  pay.all(self)
+  if not (take_ahead(self, limit) or from_the_dead(self)) then return claimed end
+  return (must(self.handle:claim(self.name, limit, 0, 0)))
 end
 
 --- The usable jobs of a claim. The handle knows the tables with rows of its own: see
@@ -91,83 +87,65 @@ local function usable(self, claimed)
   return jobs
 end
 
-local function claim(self, verb, limit, opts)
+local claim = caught(function(self, verb, limit, opts)
   local handle = live(self, verb)
-  local given, message, code = options.read(verb, opts, CLAIM)
-  if not given then return nil, message, code end
-  if handle:in_transaction() then
-    return nil, "rows of an adopted table cannot be claimed inside a transaction, which nobody sees yet", "STATE"
-  end
+  local given = must(options.read(verb, opts, CLAIM))
+  admin.outside(self, "rows of an adopted table cannot be claimed")
   local stop = core.clock() + (given.wait or 0) / 1000000
   self.refusal = false
   while true do
-    local claimed
-    claimed, message, code = claim_now(self, limit)
-    if not claimed then return nil, message, code end
+    local claimed = claim_now(self, limit)
     local left = stop - core.clock()
-    if #claimed == 0 then
-      if left <= 0 and self.refusal then return nil, self.refusal, "SQL" end
-      if left <= 0 then return {} end
-      claimed, message, code = handle:claim(self.name, limit, math.min(left, EVERY) * 1000000 // 1 | 0, 0)
-      if not claimed then return nil, message, code end
+    if #claimed == 0 and left <= 0 and self.refusal then fail("SQL", "%s", self.refusal) end
+    if #claimed == 0 and left > 0 then
+      claimed = must(handle:claim(self.name, limit, math.min(left, EVERY) * 1000000 // 1 | 0, 0))
     end
     local jobs = usable(self, claimed)
-    if #jobs > 0 then return jobs end
+    if #jobs > 0 or left <= 0 and #claimed == 0 then return jobs end
   end
-end
+end)
 
 queue.add_claims(methods, live, claim, "rows")
+
+--- Makes a verb of a function of the table and its argument, which are options where `checks` are
+-- given; library/nightshift.lua has the types of all.
+local function verb(name, fn, checks)
+  methods[name] = caught(function(self, given)
+    live(self, name)
+    if checks then given = must(options.read(name, given, checks)) end
+    return (fn(self, given))
+  end)
+end
 
 local SURE = 2000000 -- µs that it may take to be sure that a holder is dead
 
 --- Gives back jobs of dead holders and rows that other programs have had for too long. Cancels
 -- jobs with rows that were taken or changed, and writes debts; returns how many rows.
----@return integer|nil
----@return string? message
----@return string? code
-function methods:rescue()
-  local handle = live(self, "rescue")
-  local dead, message, code = handle:look(SURE)
-  local lost, paid, back
-  if dead then lost, message, code = tend.lost(self) end
-  if lost then paid, message, code = pay.all(self) end
-  if paid then back, message, code = tend.overdue(self) end
-  if not back then return nil, message, code end
-  return dead.jobs + lost + back
-end
+verb("rescue", function(self)
+  local dead, lost = must(self.handle:look(SURE)), tend.lost(self)
+  pay.all(self)
+  return dead.jobs + lost + tend.overdue(self)
+end)
 
 --- Takes in up to n rows, for any worker of the queue; how many.
----@param n integer
-function methods:take(n)
-  live(self, "take")
-  local taken, message, code = take.rows(self, n)
-  if not taken then return nil, message, code end
-  return #taken
-end
+verb("take", function(self, n) return #take.rows(self, n) end)
 
 --- Gives back rows that were taken in and never begun; returns how many.
-function methods:give_back()
-  live(self, "give_back")
-  local n, message, code = tend.give_back(self)
-  if not n then return nil, message, code end
-  local paid
-  paid, message, code = pay.all(self)
-  if not paid then return nil, message, code end
+verb("give_back", function(self)
+  local n = tend.give_back(self)
+  pay.all(self)
   return n
-end
+end)
 
 --- Writes all debts to rows; returns how many.
-function methods:pay()
-  live(self, "pay")
-  return pay.all(self)
-end
+verb("pay", pay.all)
 
-function methods:pause() return live(self, "pause"):pause(self.name, true) end
+verb("pause", function(self) return (must(self.handle:pause(self.name, true))) end)
 
-function methods:resume() return live(self, "resume"):pause(self.name, false) end
+verb("resume", function(self) return (must(self.handle:pause(self.name, false))) end)
 
-admin.define(methods, live)
-move.define(methods, live)
+admin.define(verb)
+move.define(verb)
 
 function meta.__tostring(self) return "nightshift.source: " .. self.map.table end
 
@@ -179,7 +157,6 @@ end
 
 --- The handle is about to be closed: gives back its unsettled claims, and jobs that it has taken
 -- in and that no handle has claimed.
----@param self nightshift.source.Table
 function source.leave(self)
   if self.pid ~= process() then return end -- its parent's
   local entries, ids = {}, self.taken
@@ -190,7 +167,7 @@ function source.leave(self)
   end
   self.held, self.taken, self.sources[self] = {}, {}, nil
   if #entries > 0 then self.handle:settle_all(entries) end
-  if #ids > 0 and tend.give_back(self, ids) then pay.all(self) end
+  if #ids > 0 and try(tend.give_back, self, ids) then try(pay.all, self) end
 end
 
 -- -------------------------------------------------------------------- opening
@@ -198,14 +175,11 @@ end
 --- The row of nightshift_source, which is added when it is the first time.
 local function register(handle, map)
   for _ = 1, 2 do
-    local rows, message, code = handle:execute("@source_find", map.table)
-    if not rows then return nil, message, code end
-    if rows[1] and rows[1].mapping == map.given then return rows[1] end
-    local ok
-    ok, message, code = handle:execute("@source_add", map.table, map.given)
-    if not ok then return nil, message, code end
+    local row = must(handle:execute("@source_find", map.table))[1]
+    if row and options.same(core.decode(row.mapping), core.decode(map.given)) then return row end
+    must(handle:execute("@source_add", map.table, map.given))
   end
-  return nil, "the mapping is changed all the time", "BUSY"
+  fail("BUSY", "the mapping is changed all the time")
 end
 
 local function machine()
@@ -214,18 +188,13 @@ local function machine()
 end
 
 --- Takes a table as a source of jobs.
----@param db nightshift.Db
----@param given table the mapping
----@param log (fun(event: string, row: integer, message: string?))?
----@return nightshift.source.Table|nil
----@return string? message
----@return string? code
-function source.new(db, given, log)
-  local handle, row, queue_id = db._handle, nil, nil
-  local map, message, code = mapping.check(handle, given)
-  if map then row, message, code = register(handle, map) end
-  if row then queue_id, message, code = handle:queue_id(map.table, true) end
-  if not queue_id then return nil, message, code end
+---@type fun(db: nightshift.Db, given: table, log: (fun(event: string, row: integer, message: string?))?):
+--- nightshift.source.Table|nil, string?, string?
+source.new = caught(function(db, given, log)
+  local handle = db._handle
+  local map = must(mapping.check(handle, given))
+  local row = register(handle, map)
+  local queue_id = must(handle:queue_id(map.table, true))
   local texts, ends = text.make(map, row.id, queue_id, machine())
   local self = setmetatable({ db = db, table = map.table, handle = handle, backend = db._backend, map = map,
     id = row.id, name = map.table, queue = queue_id, texts = texts, log = log or function() end,
@@ -235,15 +204,13 @@ function source.new(db, given, log)
     pid = process() }, meta)
   for _, field in ipairs(map.fields) do self.names[field.name] = core.encode(field.name) end
   -- The statements that surely change a row, so that the number of changes can be checked.
-  local shows = map.states.processing ~= nil or map.parts.claimed_by ~= nil
+  local shows = mapping.shows_claims(map)
   self.marks = shows
   self.changes = { done = true, open = shows, dead = map.states.failed ~= nil }
-  function self.touched(claimed) tend.renew_one(self, ("[%d,%d]"):format(claimed.row, claimed.id)) end
-  local ok
-  ok, message, code = handle:serve(self.id, { hold = texts.hold, lost = texts.lost, lives = texts.lives,
-    done = texts.done, dead = texts.dead, shows_dead = self.changes.dead, ends = ends })
-  if not ok then return nil, message, code end
+  function self.touched(claimed) try(tend.renew_one, self, ("[%d,%d]"):format(claimed.row, claimed.id)) end
+  must(handle:serve(self.id, { hold = texts.hold, lost = texts.lost, lives = texts.lives, done = texts.done,
+    dead = texts.dead, shows_dead = self.changes.dead, ends = ends }))
   return self
-end
+end)
 
 return source

@@ -7,7 +7,10 @@
 -- alone for a while. The rows behind it go on.
 
 local core = require "nightshift.core"
+local failure = require "nightshift.failure"
 local steps = require "nightshift.source.steps"
+
+local fail, must = failure.fail, failure.must
 
 local take = {}
 
@@ -41,16 +44,10 @@ local function floor_of(self)
 end
 
 --- Ids of so many rows that may be taken in.
----@param self nightshift.source.Table
 ---@param n integer
----@return integer[]|nil
----@return string? message
----@return string? code
+---@return integer[]
 function take.look(self, n)
-  local rows, message, code = steps.run(self, "look", floor_of(self), left_alone(self), self.served, n)
-  if not rows then return nil, message, code end
-  local ids = {}
-  for i, row in ipairs(rows) do ids[i] = row.id end
+  local ids = steps.ids(steps.run(self, "look", floor_of(self), left_alone(self), self.served, n))
   if self.in_order and ids[1] then self.floor = ids[1] end
   return ids
 end
@@ -59,21 +56,17 @@ end
 
 local function json_of(field, value)
   if field.json then return value end
-  return core.encode(value)
+  local json, message = core.encode(value)
+  return json or fail("INVALID", "column '%s': %s", field.name, message)
 end
 
 --- All columns of a row as JSON, without NULLs; or one column of it.
 local function payload_of(self, row)
-  local map, one = self.map, self.map.parts.payload
+  local one, parts = self.map.parts.payload, {}
   if one then return row[one.name] == nil and "null" or json_of(one, row[one.name]) end
-  local parts = {}
-  for _, field in ipairs(map.fields) do
+  for _, field in ipairs(self.map.fields) do
     local value = row[field.name]
-    if value ~= nil then
-      local text, message = json_of(field, value)
-      if not text then return nil, ("column '%s': %s"):format(field.name, message) end
-      parts[#parts + 1] = self.names[field.name] .. ":" .. text
-    end
+    if value ~= nil then parts[#parts + 1] = self.names[field.name] .. ":" .. json_of(field, value) end
   end
   return "{" .. table.concat(parts, ",") .. "}"
 end
@@ -98,13 +91,13 @@ local function priority_of(map, row)
   return map.lower_first and 255 - priority or priority
 end
 
-local function entry_of(self, row, id)
+--- The entry of a push for a row, and how often it has failed.
+local function entry_of(self, row)
   local map = self.map
-  local json, message = payload_of(self, row)
-  if not json then return nil, message end
   local failed, most = attempts_of(map, row)
-  local entry = { name = map.handler or row[map.parts.name.name] or "", json = json,
-    unique = ("row:%d:%d"):format(self.id, id), priority = priority_of(map, row), max_attempts = math.min(most, MANY) }
+  local entry = { name = map.handler or row[map.parts.name.name] or "", json = payload_of(self, row),
+    unique = ("row:%d:%d"):format(self.id, row[self.key]), priority = priority_of(map, row),
+    max_attempts = math.min(most, MANY) }
   for name, value in pairs(map.push) do entry[name] = value end
   return entry, math.min(failed, entry.max_attempts - 1)
 end
@@ -112,72 +105,59 @@ end
 -- --------------------------------------------------------------------- taking
 
 --- The rows without a job and without debts.
-local function free_of(self, rows)
-  local ids, known = {}, {}
-  for i, row in ipairs(rows) do ids[i] = row[self.key] end
-  local found, message, code = steps.ask(self, "source_known", self.queue, self.id, steps.list(ids))
-  if not found then return nil, message, code end
-  for _, row in ipairs(found) do known[row.id] = true end
-  local free = {}
+---@param rows table[]
+---@return table[]
+function take.free_of(self, rows)
+  local free, known = {}, {}
+  for _, row in ipairs(steps.ask(self, "source_known", self.queue, self.id, steps.list(steps.ids(rows, self.key)))) do
+    known[row.id] = true
+  end
   for _, row in ipairs(rows) do
     if not known[row[self.key]] then free[#free + 1] = row end
   end
-  return free
+  return free, known
 end
 
---- Jobs of rows that have failed before have failed as often.
-local function set_attempts(self, jobs, failed)
-  local pairs_of = {}
-  for i, id in ipairs(jobs) do
-    if failed[i] > 0 then pairs_of[#pairs_of + 1] = ("[%d,%d]"):format(id, failed[i]) end
+--- Pushes a job for each row. Jobs of rows that have failed before have failed as often.
+---@param queue string
+---@param rows table[]
+---@param change fun(entry: table, row: table, i: integer) of the options of each push
+function take.push(self, queue, rows, change)
+  local entries, failed, marks = {}, {}, {}
+  for i, row in ipairs(rows) do
+    entries[i], failed[i] = entry_of(self, row)
+    change(entries[i], row, i)
   end
-  if #pairs_of == 0 then return true end
-  return steps.ask(self, "source_attempts", steps.list(pairs_of))
-end
-
---- Rows that have a job still are left alone for a moment: it is cancelled soon, or has just ended.
-local function pass_by(self, rows, free)
-  local is_free, over = {}, core.clock() + PASSED
-  for _, row in ipairs(free) do is_free[row[self.key]] = true end
-  for _, row in ipairs(rows) do
-    if not is_free[row[self.key]] then self.refused[row[self.key]] = over end
+  for i, id in ipairs(must(self.handle:push(queue, entries))) do
+    if failed[i] > 0 then marks[#marks + 1] = ("[%d,%d]"):format(id, failed[i]) end
   end
-  return nil, "a row has a job already", "BUSY"
+  if #marks > 0 then steps.ask(self, "source_attempts", steps.list(marks)) end
 end
 
 --- Locks up to n of the rows, marks them, and pushes their jobs; returns the jobs. No statement
 -- comes between the lock and the mark. A program that walks an index waits for such a row with
 -- its place in the index locked. Then the row cannot be marked.
 local function take_in(self, ids, n)
-  local jobs, message, code = self.handle:take_ids(math.min(n, #ids))
-  local rows, marks, ok, free
-  if jobs then rows, message, code = steps.run(self, "lock", steps.list(ids), n) end
-  if not rows then return nil, message, code end
+  local jobs, marks = must(self.handle:take_ids(math.min(n, #ids))), {}
+  local rows = steps.run(self, "lock", steps.list(ids), n)
+  for i, row in ipairs(rows) do marks[i] = ("[%d,%d]"):format(row[self.key], jobs[i]) end
+  steps.change(self, "mark", marks, self.marks)
   if #rows == 0 then return {} end
-  marks, jobs = {}, table.move(jobs, 1, #rows, 1, {})
-  for i, id in ipairs(jobs) do marks[i] = ("[%d,%d]"):format(rows[i][self.key], id) end
-  ok, message, code = steps.change(self, "mark", marks, self.marks)
-  if ok then free, message, code = free_of(self, rows) end
-  if not free then return nil, message, code end
-  if #free < #rows then return pass_by(self, rows, free) end
-  local entries, failed = {}, {}
-  for i, row in ipairs(rows) do
-    entries[i], failed[i] = entry_of(self, row, row[self.key])
-    if not entries[i] then return nil, failed[i], "INVALID" end
-    entries[i].id = jobs[i]
+  local free, known = take.free_of(self, rows)
+  if #free < #rows then -- the job is cancelled soon, or has just ended
+    for id in pairs(known) do self.refused[id] = core.clock() + PASSED end
+    fail("BUSY", "a row has a job already")
   end
-  ok, message, code = self.handle:push(self.name, entries)
-  if ok then ok, message, code = set_attempts(self, jobs, failed) end
-  if not ok then return nil, message, code end
-  return jobs
+  take.push(self, self.name, rows, function(entry, _, i) entry.id = jobs[i] end)
+  return table.move(jobs, 1, #rows, 1, {})
 end
 
 local function each(self, ids, wanted)
   local jobs = {}
   for _, id in ipairs(ids) do
     if #jobs == wanted then break end
-    local taken, message, code = steps.transaction(self, take_in, { id }, 1)
-    if not taken and not steps.is_of_row(message, code) then return nil, message, code end
+    local taken, message, code = failure.transaction(self.handle, take_in, self, { id }, 1)
+    if not taken and not steps.is_of_row(message, code) then must(nil, message, code) end
     if not taken then
       self.refused[id] = core.clock() + REFUSED
       self.refusal = ("row %d of '%s' cannot be claimed: %s"):format(id, self.table, message)
@@ -189,19 +169,15 @@ local function each(self, ids, wanted)
 end
 
 --- Takes in up to n rows; the ids of their jobs.
----@param self nightshift.source.Table
 ---@param n integer
----@return integer[]|nil
----@return string? message
----@return string? code
+---@return integer[]
 function take.rows(self, n)
   local ids, taken, message, code
   local width = n * 2 + PAGE
   for i = 1, TRIES do
-    ids, message, code = take.look(self, width)
-    if not ids then return nil, message, code end
+    ids = take.look(self, width)
     if #ids == 0 then return {} end
-    taken, message, code = steps.once(self, take_in, ids, n)
+    taken, message, code = failure.try(failure.once, self.handle, take_in, self, ids, n)
     if taken and (#taken > 0 or #ids < width) then return taken end
     if not taken and code ~= "DUPLICATE" and code ~= "BUSY" then break end -- another took it in a moment ago
     if taken then width = math.min(width * WIDER, MOST) end -- all of these are locked, or have a job
@@ -211,11 +187,8 @@ function take.rows(self, n)
     end
   end
   if taken or code == "BUSY" then return taken or {} end
-  if not steps.is_of_row(message, code) then return nil, message, code end
+  if not steps.is_of_row(message, code) then must(nil, message, code) end
   return each(self, ids, n)
 end
-
--- Functions for rows that leave the table, too: see admin.lua and move.lua.
-take.entry_of, take.free_of, take.set_attempts = entry_of, free_of, set_attempts
 
 return take

@@ -5,6 +5,8 @@
 -- Values of the mapping stand in them as literals, names in backticks. The parameter of a
 -- statement is one list in JSON, and numbers. A statement is made at its first use.
 --
+-- A part of a statement about a column that is not mapped is nil, and is left out.
+--
 -- Every statement runs in UTC, so each time is an instant. Columns without a zone are read and
 -- written through the mapping's zone, in which hours may be missing or come twice.
 
@@ -29,7 +31,7 @@ local function joined(between, ...)
   return #list > 0 and table.concat(list, between) or nil
 end
 
---- All of some conditions; nil does not count.
+--- All of some conditions.
 local function all_of(...)
   local words = joined(") AND (", ...)
   return words and "(" .. words .. ")"
@@ -37,7 +39,7 @@ end
 
 local function set_of(...) return joined(", ", ...) end
 
---- Makes the parts of statements that a mapping needs: texts, or nil where it says nothing of them.
+--- Makes the parts of statements that a mapping needs.
 ---@class nightshift.source.Maker
 ---@field map nightshift.source.Mapping
 ---@field parts table<string, nightshift.source.Field>
@@ -46,12 +48,21 @@ local Maker = {}
 Maker.__index = Maker
 
 --- A column of the row, `t` unless told.
-function Maker:column(part, alias) return (alias or "t") .. "." .. quoted(self.parts[part].name) end
+function Maker:column(part, alias)
+  local field = self.parts[part]
+  return field and (alias or "t") .. "." .. quoted(field.name)
+end
 
---- A text with columns of the row for {part}, and values for {1}, {2}.
+--- A text with columns of the row for {part}, and values for {1}, {2}; nil: one of them is not
+-- there.
 function Maker:sql(words, ...)
-  local values = { ... }
-  return (words:gsub("{([%l%d_]+)}", function(mark) return values[tonumber(mark)] or self:column(mark) end))
+  local values, whole = { ... }, true
+  words = words:gsub("{([%l%d_]+)}", function(mark)
+    local value = values[tonumber(mark)] or self:column(mark)
+    whole = whole and value
+    return value
+  end)
+  return whole and words or nil
 end
 
 -- --------------------------------------------------------------------- times
@@ -62,16 +73,17 @@ local function is_local(field) return not field.type:lower():find "^timestamp" e
 --- An instant, in UTC, as the column has it.
 function Maker:as_column(part, instant)
   local field = self.parts[part]
+  if not field or field.kind == "time" and not is_local(field) then return instant end
   if field.kind == "whole" then return self:sql("CEIL(UNIX_TIMESTAMP({1}))", instant) end
-  return is_local(field) and self:sql("CONVERT_TZ({1}, '+00:00', '{2}')", instant, self.map.zone) or instant
+  return self:sql("CONVERT_TZ({1}, '+00:00', '{2}')", instant, self.map.zone)
 end
 
 --- The column's value as an instant in UTC. In an hour that comes twice it may mean two
 -- instants; this is the later.
 function Maker:instant(part)
   local field, column = self.parts[part], self:column(part)
+  if not field or field.kind == "time" and not is_local(field) then return column end
   if field.kind == "whole" then return self:sql("FROM_UNIXTIME({1})", column) end
-  if not is_local(field) then return column end
   return self:sql("(CONVERT_TZ({1}, '{2}', '+00:00') + INTERVAL (CONVERT_TZ(CONVERT_TZ({1}, '{2}', '+00:00') "
     .. "+ INTERVAL 1 HOUR, '+00:00', '{2}') = {1}) HOUR)", column, self.map.zone)
 end
@@ -85,7 +97,8 @@ end
 
 --- Is the time of a column at least so many µs ago? NULL is not.
 function Maker:is_past(part, us)
-  if self.parts[part].kind == "whole" then
+  local field = self.parts[part]
+  if field and field.kind == "whole" then
     return self:sql("{1} <= UNIX_TIMESTAMP() - CEIL({2} / 1000000)", self:column(part), us)
   end
   return self:sql("{1} <= {2} - INTERVAL {3} MICROSECOND", self:instant(part), NOW, us)
@@ -93,25 +106,27 @@ end
 
 --- µs until the row is due; NULL: it does not wait for its time.
 function Maker:until_due()
-  if not self.parts.retry_after then return "NULL" end
   return self:sql("NULLIF(GREATEST(TIMESTAMPDIFF(MICROSECOND, {1}, {2}), 0), 0)", NOW, self:instant "retry_after")
+    or "NULL"
 end
 
 -- -------------------------------------------------------------------- states
 
---- A value of the status, in its column's collation: with another one an index would not do.
-function Maker:value(name)
-  local field, value = self.parts.status, self.states[name]
-  if field.kind == "time" and type(value) == "string" and not is_local(field) then
-    return self:sql("CONVERT_TZ(CAST({1} AS DATETIME), '{2}', '+00:00')", literal(value), self.map.zone)
-  end
-  return type(value) == "string" and self:collated(field, literal(value)) or literal(value)
+--- A text as its column compares it; with another collation an index would not do.
+function Maker:collated(part, value)
+  local field = self.parts[part]
+  if not (field and field.charset and field.collation) then return value end
+  return self:sql("CONVERT({1} USING {2}) COLLATE {3}", value, field.charset, field.collation)
 end
 
---- A text as its column compares it.
-function Maker:collated(field, value)
-  if not (field.charset and field.collation) then return value end
-  return self:sql("CONVERT({1} USING {2}) COLLATE {3}", value, field.charset, field.collation)
+--- A value of the status.
+function Maker:value(name)
+  local field, value = self.parts.status, self.states[name]
+  if type(value) ~= "string" then return literal(value) end
+  if field.kind == "time" and not is_local(field) then
+    return self:sql("CONVERT_TZ(CAST({1} AS DATETIME), '{2}', '+00:00')", literal(value), self.map.zone)
+  end
+  return self:collated("status", literal(value))
 end
 
 function Maker:in_state(name, alias)
@@ -137,32 +152,29 @@ end
 
 -- ---------------------------------------------------------------- conditions
 
---- Does a column of a row show that it is claimed? If not, its job shows it, and the debts to
--- it.
-function Maker:shows_claims() return self.states.processing ~= nil or self.parts.claimed_by ~= nil end
-
 --- Rows that are done stay in a state of open rows when only a date tells.
 function Maker:not_done() return self.states.done == nil and self:sql "{completed_at} IS NULL" end
 
 --- May the row fail once more? A row that may not is never run.
 function Maker:may_fail()
-  if self.parts.attempts_left then return self:sql "{attempts_left} > 0" end
-  if not (self.parts.attempts and self.map.max_attempts) then return nil end
-  return self:sql("COALESCE({attempts}, 0) < {1}", self.map.max_attempts)
+  return self:sql "{attempts_left} > 0" or self:sql("COALESCE({attempts}, 0) < {1}", self.map.max_attempts)
+end
+
+--- The value of a column that names nothing, or no time; nil: it cannot say that.
+function Maker:nothing(part)
+  local field = self.parts[part]
+  return field and (field.nullable and "NULL" or field.kind == "text" and "''") or nil
 end
 
 --- Unclaimed rows that may be run sooner or later.
 function Maker:waiting()
-  local by = self.states.processing == nil and self.parts.claimed_by
   return all_of(self:in_state "open", self:not_done(), self:may_fail(),
-    by and self:sql("{claimed_by}" .. (by.nullable and " IS NULL" or " = ''")),
+    self.states.processing == nil and self:sql("{claimed_by} <=> {1}", self:nothing "claimed_by"),
     self:sql("({id} | 0) BETWEEN 1 AND {1}", math.maxinteger))
 end
 
 --- ... that are due.
-function Maker:due()
-  return self.parts.retry_after and self:sql("{retry_after} IS NULL OR {1}", self:is_past("retry_after", 0))
-end
+function Maker:due() return self:sql("{retry_after} IS NULL OR {1}", self:is_past("retry_after", 0)) end
 
 function Maker:parent_done()
   if not self.parts.parent then return nil end
@@ -183,16 +195,16 @@ function Maker:is_free()
     self:sql("NOT EXISTS (SELECT 1 FROM nightshift_owed o WHERE o.source = {1} AND o.row_id = {id})", self.source))
 end
 
---- The same for tables without such a column.
-function Maker:unkeyed() return not self:shows_claims() and self:is_free() end
+--- The same for tables without a column that shows claims.
+function Maker:unkeyed() return not mapping.shows_claims(self.map) and self:is_free() end
 
 --- Rows that may be taken in now.
 function Maker:ready() return all_of(self:waiting(), self:due(), self:parent_done(), self:unkeyed()) end
 
 --- Open rows that are not due, or wait for their parents.
 function Maker:later()
-  local early = all_of(self:due(), self:parent_done())
-  return early and all_of(self:waiting(), self:unkeyed(), self:sql("NOT COALESCE({1}, FALSE)", early)) or "FALSE"
+  local early = self:sql("NOT COALESCE({1}, FALSE)", all_of(self:due(), self:parent_done()))
+  return early and all_of(self:waiting(), self:unkeyed(), early) or "FALSE"
 end
 
 --- Rows that are claimed, as far as their state says.
@@ -201,21 +213,16 @@ function Maker:claimed(...)
 end
 
 --- The value by which a row names its job.
-function Maker:claimant(job)
-  return self:collated(self.parts.claimed_by, ("CONCAT('ns:', %s)"):format(job or "l.job"))
-end
+function Maker:claimant(job) return self:collated("claimed_by", ("CONCAT('ns:', %s)"):format(job or "l.job")) end
 
 --- Rows of a job, which the list l names unless it is told.
-function Maker:ours(job)
-  return self:claimed(self.parts.claimed_by and self:sql("{claimed_by} = {1}", self:claimant(job)))
-end
+function Maker:ours(job) return self:claimed(self:sql("{claimed_by} = {1}", self:claimant(job))) end
 
 --- Rows claimed by another program. Where nothing in a row says so there are none: see `alone`.
 function Maker:theirs()
-  local by = self.parts.claimed_by
-  if not self:shows_claims() then return "FALSE" end
-  return self:claimed(by and self:sql "{claimed_by} NOT LIKE 'ns:%'",
-    by and not by.nullable and self:sql "{claimed_by} <> ''", not by and self:has_no_job())
+  if not mapping.shows_claims(self.map) then return "FALSE" end
+  return self:claimed(self:sql "{claimed_by} NOT LIKE 'ns:%'" or self:has_no_job(),
+    self.states.processing == nil and self:sql "{claimed_by} <> ''")
 end
 
 function Maker:done()
@@ -226,20 +233,19 @@ end
 -- that.
 function Maker:dead(unsaid)
   if self.states.failed ~= nil then return self:in_state "failed" end
-  local may_fail = self:may_fail()
-  if not may_fail then return unsaid end
-  return all_of(self:in_state "open", self:not_done(), self:sql("NOT ({1})", may_fail))
+  local spent = self:sql("NOT ({1})", self:may_fail())
+  return spent and all_of(self:in_state "open", self:not_done(), spent) or unsaid
 end
 
 --- The same, for people: rows without such a column still name their last job.
 function Maker:seen_dead()
-  return self:dead(self.parts.claimed_by and self:claimed(self:sql "{claimed_by} LIKE 'ns:%'", self:is_free())
-    or "FALSE")
+  local last = self:sql "{claimed_by} LIKE 'ns:%'"
+  return self:dead(last and self:claimed(last, self:is_free()) or "FALSE")
 end
 
 --- No row has it for its parent.
 function Maker:is_childless()
-  return self.parts.parent and self:sql("NOT EXISTS (SELECT 1 FROM {1} c WHERE {2} = {id} AND {3} <> {id})", self.table,
+  return self:sql("NOT EXISTS (SELECT 1 FROM {1} c WHERE {2} = {id} AND {3} <> {id})", self.table,
     self:column("parent", "c"), self:column("id", "c"))
 end
 
@@ -253,31 +259,28 @@ end
 
 --- The row is not claimed any more.
 function Maker:unclaim()
-  local by, at = self.parts.claimed_by, self.parts.claimed_at
-  return set_of(by and self:sql("{claimed_by} = {1}", by.nullable and "NULL" or "''"),
-    at and at.nullable and at ~= self.parts.status and self:sql "{claimed_at} = NULL")
+  return set_of(self:sql("{claimed_by} = {1}", self:nothing "claimed_by"),
+    self.parts.claimed_at ~= self.parts.status and self:sql("{claimed_at} = {1}", self:nothing "claimed_at"))
 end
 
 --- Counts l.n failures more; the count stops at its column's limit, and so does the priority.
 function Maker:count()
   local parts, map = self.parts, self.map
-  local sinks = parts.priority and map.decay > 0
   local limit, beyond, less, more = "least", "<", "-", "+"
   if map.lower_first then limit, beyond, less, more = "most", ">", "+", "-" end
-  return set_of(parts.attempts and self:sql("{attempts} = IF(COALESCE({attempts}, 0) < {1} - l.n, "
-      .. "COALESCE({attempts}, 0) + l.n, GREATEST(COALESCE({attempts}, 0), {1}))", parts.attempts.most),
-    parts.attempts_left and self:sql "{attempts_left} = IF({attempts_left} > l.n, {attempts_left} - l.n, \z
-      IF(l.n > 0, 0, {attempts_left}))",
-    sinks and self:sql("{priority} = IF({priority} {3} {1} {5} l.n * {2}, {1}, {priority} {4} l.n * {2})",
-      parts.priority[limit], map.decay, beyond, less, more))
+  return set_of(self:sql("{attempts} = IF(COALESCE({attempts}, 0) < {1} - l.n, COALESCE({attempts}, 0) + l.n, "
+      .. "GREATEST(COALESCE({attempts}, 0), {1}))", parts.attempts and parts.attempts.most),
+    self:sql "{attempts_left} = IF({attempts_left} > l.n, {attempts_left} - l.n, IF(l.n > 0, 0, {attempts_left}))",
+    map.decay > 0 and self:sql("{priority} = IF({priority} {3} {1} {5} l.n * {2}, {1}, {priority} {4} l.n * {2})",
+      parts.priority and parts.priority[limit], map.decay, beyond, less, more))
 end
 
 --- A row that is taken in: it names its claimant.
 function Maker:set_taken()
-  local parts = self.parts
-  return set_of(self:set_state "processing", parts.claimed_by and self:sql("{claimed_by} = {1}", self:claimant()),
+  local host = self.parts.host
+  return set_of(self:set_state "processing", self:sql("{claimed_by} = {1}", self:claimant()),
     self:set_now "claimed_at", self:set_now "started",
-    parts.host and self:sql("{host} = LEFT({1}, {2})", literal(self.host), parts.host.most), self:set_now "updated")
+    self:sql("{host} = LEFT({1}, {2})", literal(self.host), host and host.most), self:set_now "updated")
 end
 
 --- µs of the least that a column of time can say.
@@ -289,10 +292,9 @@ end
 --- A failure, while the job lives: when it is due, where the row can say so. That is rounded up:
 -- the row is not claimed before.
 function Maker:set_failed()
-  local later = self.parts.retry_after
-  local unit = later and unit_of(later)
-  local due = later and self:sql("FROM_UNIXTIME((l.due + {1}) DIV {2} * {2} / 1000000)", unit - 1, unit)
-  return set_of(self:count(), later and self:sql("{retry_after} = COALESCE({1}, {retry_after})",
+  local unit = self.parts.retry_after and unit_of(self.parts.retry_after)
+  local due = unit and self:sql("FROM_UNIXTIME((l.due + {1}) DIV {2} * {2} / 1000000)", unit - 1, unit)
+  return set_of(self:count(), self:sql("{retry_after} = COALESCE({1}, {retry_after})",
     self:as_column("retry_after", due)), self:set_now "updated")
 end
 
@@ -309,27 +311,24 @@ function Maker:set_back(...) return set_of(joined(", ", ...), self:unclaim(), se
 function Maker:set_dead()
   if self.states.failed ~= nil then return self:set_back(self:count(), self:set_state "failed") end
   if not self:may_fail() then return set_of(self:count(), self:set_now "updated") end
-  return self:set_back(self:count(), self.parts.attempts_left and self:sql "{attempts_left} = 0"
+  return self:set_back(self:count(), self:sql "{attempts_left} = 0"
     or self:sql("{attempts} = GREATEST(COALESCE({attempts}, 0), {1})", self.map.max_attempts), self:set_state "open")
 end
 
 --- Sets a row as before its first attempt, except for a priority that has sunk.
 function Maker:set_new()
-  local parts, later = self.parts, self.parts.retry_after
-  return self:set_back(self:set_state "open", parts.attempts and self:sql "{attempts} = 0",
-    parts.attempts_left and self:sql("{attempts_left} = {1}", self.map.max_attempts or 1),
-    later and self:sql("{retry_after} = {1}", later.nullable and "NULL" or self:now "retry_after"))
+  return self:set_back(self:set_state "open", self:sql "{attempts} = 0",
+    self:sql("{attempts_left} = {1}", self.map.max_attempts or 1),
+    self:sql("{retry_after} = {1}", self:nothing "retry_after") or self:set_now "retry_after")
 end
 
 --- A row with an overdue claim: another failure, which may be its last.
 function Maker:set_reset()
-  local opens = self:set_state "open"
-  if self:may_fail() and self.states.failed ~= nil then
-    local last = self.parts.attempts_left and self:sql "{attempts_left} <= 1"
-      or self:sql("COALESCE({attempts}, 0) >= {1}", self.map.max_attempts - 1)
-    opens = self:sql("{status} = IF({1}, {2}, {3})", last, self:value "failed", self:value "open")
-  end
-  return self:set_back(opens, self:count())
+  local last = self:sql "{attempts_left} <= 1"
+    or self.map.max_attempts and self:sql("COALESCE({attempts}, 0) >= {1}", self.map.max_attempts - 1)
+  local fails = self.states.failed ~= nil and self:sql("{status} = IF({1}, {2}, {3})", last, self:value "failed",
+    self:value "open")
+  return self:set_back(fails or self:set_state "open", self:count())
 end
 
 -- ---------------------------------------------------------------- statements
@@ -350,8 +349,8 @@ function Maker:lock(condition, columns)
   return self:fill("source_lock", { columns = columns or self:sql "{id} AS id", where = condition })
 end
 
---- Rows in the order of their ids; with their past where a condition is on that.
-function Maker:pick(past, ...) return self:fill("source_pick", { past = past or "", where = all_of(...) }) end
+--- Rows in the order of their ids.
+function Maker:pick(...) return self:fill("source_pick", { where = all_of(...) }) end
 
 --- All columns, as text: times in the mapping's zone.
 function Maker:columns()
@@ -365,24 +364,6 @@ function Maker:columns()
     end
   end
   return table.concat(words, ", ")
-end
-
---- The history of dead rows.
-function Maker:past()
-  return mapping.fill("source_past", { queue = tostring(self.queue), source = tostring(self.source),
-    id = self:column "id" })
-end
-
---- How often a dead row has failed: as it says, or its job.
-function Maker:failures()
-  if self.parts.attempts then return self:sql "CAST(COALESCE({attempts}, 0) AS SIGNED)" end
-  if not (self.parts.attempts_left and self.map.max_attempts) then return "p.attempts" end
-  return self:sql("GREATEST({1} - CAST(COALESCE({attempts_left}, 0) AS SIGNED), 0)", self.map.max_attempts)
-end
-
---- Dead rows, and the columns that people ask of them.
-function Maker:list_dead(columns)
-  return self:fill("source_dead", { columns = columns, past = self:past(), where = self:seen_dead() })
 end
 
 local function is_overdue(m) return all_of(m:theirs(), m:is_past("claimed_at", m.map.overdue)) end
@@ -423,29 +404,21 @@ local statements = {
       theirs = m:theirs(), done = m:done(), dead = m:seen_dead() })
   end,
   row = function(m) return m:fill("source_row", { done = m:done(), dead = m:seen_dead() }) end,
-  dead_list = function(m)
-    return m:list_dead(m:sql("p.job AS `ns:job`, p.at AS `ns:at`, p.holder AS `ns:holder`, {1} AS `ns:attempts`, "
-      .. "LEFT(p.error, 1000) AS `ns:error`, ", m:failures()) .. m:columns())
-  end,
-  dead_blamed = function(m) return m:list_dead(m:sql "{id} AS id") end,
-  dead_all = function(m) return m:pick(nil, m:seen_dead()) end,
-  dead_kinds = function(m) return m:fill("source_dead_kinds", { past = m:past(), where = m:seen_dead() }) end,
+  dead_all = function(m) return m:pick(m:seen_dead()) end,
   again = function(m) return m:write(m:set_new(), m:seen_dead()) end,
   done_lock = function(m) return m:lock(m:done(), m:column "id") end,
   dead_lock = function(m) return m:lock(m:seen_dead(), m:column "id") end,
   open_lock = function(m) return m:lock(m:waiting(), m:columns() .. ", " .. m:until_due() .. " AS `ns:delay`") end,
-  done_pick = function(m) return m:pick(nil, m:done(), m:is_childless()) end,
-  dead_pick = function(m) return m:pick(nil, m:seen_dead(), m:is_childless()) end,
-  open_pick = function(m) return m:pick(nil, m:waiting(), m:unkeyed()) end,
+  done_pick = function(m) return m:pick(m:done(), m:is_childless()) end,
+  dead_pick = function(m) return m:pick(m:seen_dead(), m:is_childless()) end,
+  open_pick = function(m) return m:pick(m:waiting(), m:unkeyed()) end,
   done_old = function(m)
     local part = m.parts.completed_at and "completed_at" or m.parts.status.kind == "time" and "status"
       or m.parts.updated and "updated"
-    return part and m:pick(nil, m:done(), m:is_childless(), m:is_past(part, "?"))
+    return part and m:pick(m:done(), m:is_childless(), m:is_past(part, "?"))
   end,
-  dead_old = function(m) -- where no column says when, the history does
-    local at = m.parts.updated and m:is_past("updated", "?")
-    return m:pick(not at and m:past(), m:seen_dead(), m:is_childless(),
-      at or "p.at <= (" .. core.sql "source_now" .. ") - ?")
+  dead_old = function(m)
+    return m.parts.updated and m:pick(m:seen_dead(), m:is_childless(), m:is_past("updated", "?"))
   end,
   delete = function(m) return m:fill("source_delete", {}) end,
 }

@@ -161,9 +161,11 @@ local function tick(self)
   self.ticker = self.ticker or runner.new({ close = function() end }, self.kit._handle)
   self.ticker.host = {
     declared = function() return "[" .. table.concat(self.set.schedules, ",") .. "]", 1, 0 end,
-    log = function(level, event, name, text)
+    log = function(level, event, ...)
+      local fields, given = {}, { ... }
+      for i = 1, #given, 2 do fields[given[i]] = given[i + 1] end
       local is_trouble = level == "error" or event == "schedule.no_zone"
-      if is_trouble then trouble = trouble or ("%s: %s"):format(name or "schedules", text) end
+      if is_trouble then trouble = trouble or ("%s: %s"):format(fields.name or "schedules", fields.error) end
     end,
     fired = function() end, wait = function() return true end,
   }

@@ -146,12 +146,14 @@ static void decide_again(ns_outcome *f) {
     f->due = f->deadline; /* one last look */
 }
 
-/* A row of an adopted table counts each death among its failures, and so does its job, up to the
-** last attempt. A death does not end the job: max_crashes does. */
+/* A row of an adopted table counts each death among its failures, and so does its job. So a death
+** may use up the last attempt of a row: it is not run past its attempts. */
 static void count_death(ns_outcome *f) {
   ns_origin row;
-  if (ns_source_origin((ns_bytes){f->key, f->keylen}, &row) && f->attempts + 1 < f->max_attempts)
-    f->attempts++;
+  if (!ns_source_origin((ns_bytes){f->key, f->keylen}, &row))
+    return;
+  if (++f->attempts >= f->max_attempts)
+    ns_settle_end(f, "dead", "failed");
 }
 
 static void crash_once(ns_outcome *f) {

@@ -169,14 +169,11 @@ static void end_without_row(ns_outcome *f) {
 
 /* Locks the rows of these jobs, of tables that this handle serves. */
 static ns_status hold_rows(ns_db *db, ns_outcome *outcomes, size_t n, ns_err *err) {
-  bool acks = true;
   ns_status st = NS_OK;
   for (size_t i = 0; st == NS_OK && i < n; i++)
-    if (outcomes[i].locked) {
+    if (outcomes[i].locked)
       st = ns_source_add(db, key_of(&outcomes[i]), outcomes[i].v->id, err);
-      acks = acks && outcomes[i].v->kind == NS_ACK;
-    }
-  return st == NS_OK ? ns_source_hold(db, acks, err) : st;
+  return st == NS_OK ? ns_source_hold(db, err) : st;
 }
 
 /* --------------------------------------------------------------- writing */

@@ -6,9 +6,8 @@
 ** A batch's rows are locked before its outcomes are decided, and written with the rest. What
 ** cannot be written is owed: its row is locked by another session, or the server refuses the
 ** change (a trigger, say). A statement that fails changes nothing, and the transaction goes on.
-** A single row that is done is not locked first: the change is only made while it is the job's.
-** When it was not, the transaction is run again, and asks. Where nothing else is to be written, one
-** statement does all (ns_source_end); the verdict behind one that has failed is settled with more.
+** Where nothing else is to be written, one statement does all (ns_source_end); the verdict behind
+** one that has failed is settled with more.
 **
 ** Invariant: a row is written only while it is the job's, and what is known of the rows of a
 ** batch is forgotten with it. Asserted where they are added: there are none of an earlier one.
@@ -170,17 +169,12 @@ static ns_status ask_rows(ns_db *db, int64_t source, ns_bytes text, ns_standing 
   return NS_OK;
 }
 
-ns_status ns_source_hold(ns_db *db, bool acks, ns_err *err) {
+ns_status ns_source_hold(ns_db *db, ns_err *err) {
   ns_source_state *s = &db->source;
-  bool tries = acks && s->nrows == 1 && !db->user_tx && !s->careful;
   ns_status st = NS_OK;
   if (s->nrows == 0)
     return NS_OK;
   s->careful = false;
-  if (tries) {
-    s->rows[0].standing = NS_ROW_TRIED;
-    return NS_OK;
-  }
   for (size_t i = 0; st == NS_OK && i < s->ntables; i++) {
     const ns_source_table *t = &s->tables[i];
     if ((st = ask_rows(db, t->id, t->texts.hold, NS_ROW_HELD, err)) == NS_OK)
@@ -254,14 +248,6 @@ static ns_status write_rows(ns_db *db, const change *c, ns_source_debt **debts, 
   return st == NS_OK ? write_rows(db, c, debts + half, n - half, err) : st;
 }
 
-/* A row that was not asked for. When that fails, it is: in the next try. */
-static ns_status try_row(ns_db *db, const change *c, ns_source_debt *debt, ns_err *err) {
-  ns_status st = change_rows(db, c, &debt, 1, err);
-  debt->paid = st == NS_OK;
-  db->source.careful = st != NS_OK;
-  return is_refusal(db, st, err) ? ns_db_check_changed(0, 1, err) : st;
-}
-
 /* 'some': room for as many. */
 static ns_status pay_table(ns_db *db, const ns_source_table *t, ns_source_debt *debts, size_t n,
                            ns_source_debt **some, ns_err *err) {
@@ -271,18 +257,16 @@ static ns_status pay_table(ns_db *db, const ns_source_table *t, ns_source_debt *
   ns_status st = NS_OK;
   for (int c = 0; st == NS_OK && c < CHANGES; c++) {
     size_t k = 0;
-    for (size_t i = 0; st == NS_OK && i < n; i++) {
+    for (size_t i = 0; i < n; i++) {
       const ns_source_row *row = find_row(db, debts[i].job);
       if (row == NULL || row->row.source != t->id || change_of(&debts[i]) != c)
         continue;
       if (row->standing == NS_ROW_HELD)
         some[k++] = &debts[i];
-      else if (row->standing == NS_ROW_TRIED)
-        st = try_row(db, &all[c], &debts[i], err);
       else
         debts[i].paid = row->standing == NS_ROW_LOST;
     }
-    if (st == NS_OK && k > 0)
+    if (k > 0)
       st = write_rows(db, &all[c], some, k, err);
   }
   return st;

@@ -64,7 +64,6 @@ ns_status ns_source_retry(ns_db *db, int64_t job, bool *is_row, ns_err *err);
 
 typedef enum ns_standing {
   NS_ROW_UNKNOWN, /* locked by another session, say */
-  NS_ROW_TRIED,   /* it was not asked for: the change itself tells */
   NS_ROW_HELD,    /* locked, and the job's */
   NS_ROW_LOST     /* another program has taken or changed it, or it is gone */
 } ns_standing;
@@ -83,7 +82,7 @@ typedef struct ns_source_state {
   size_t ntables, captables;
   ns_source_row *rows; /* of the batch that is being settled, sorted by job */
   size_t nrows, caprows;
-  bool careful; /* a change that was only tried has told nothing: the next is held first */
+  bool careful; /* the last ns_source_end has failed: the next verdict is settled in steps */
 } ns_source_state;
 
 /* Does a key name a row of a table that is served? */
@@ -93,10 +92,9 @@ bool ns_source_is_served(const ns_db *db, ns_bytes key);
 ** order of the jobs. Errors: NOMEM. */
 ns_status ns_source_add(ns_db *db, ns_bytes key, int64_t job, ns_err *err);
 
-/* Locks the rows that were added, on the open transaction, without a wait for locks. 'acks':
-** their jobs are done; then a single one is not locked but tried. Errors: GONE, BUSY, NOMEM,
-** SQL. */
-ns_status ns_source_hold(ns_db *db, bool acks, ns_err *err);
+/* Locks the rows that were added, on the open transaction, without a wait for locks. Errors: GONE,
+** BUSY, NOMEM, SQL. */
+ns_status ns_source_hold(ns_db *db, ns_err *err);
 
 /* Has another program the row of this job? */
 bool ns_source_has_lost(const ns_db *db, int64_t job);
