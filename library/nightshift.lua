@@ -293,6 +293,7 @@ function Db:why(id) end
 ---@field since number|string|nil they ended, or live ones were pushed, since: an instant in seconds or as a text
 --- ("2026-11-26T06:00:00Z", UTC), or a duration ("2h") before now
 ---@field parent integer? children of that job
+---@field tag string? one of its tags
 
 ---@class nightshift.JobFilter: nightshift.Filter
 ---@field state nightshift.State? without: every state, by id, roughly the newest first

@@ -80,13 +80,14 @@ LEFT(REGEXP_REPLACE(LEFT(SUBSTRING_INDEX({live_error}, CHAR(10 USING utf8mb4), 1
 -- mark: filter_live
 -- Is live job j among the wanted ones? Params, NULL for any: queue id, name, parent, µs of the
 -- oldest push, twice each. Then an error, three times. Then a kind of errors, how that begins,
--- twice, and the kind again. The error of a job is that of its last attempt, as long as failures
--- and crashes count.
+-- twice, and the kind again. At last a tag, twice. The error of a job is that of its last attempt,
+-- as long as failures and crashes count.
 (? IS NULL OR j.queue_id = ?) AND (? IS NULL OR j.name = ?) AND (? IS NULL OR j.parent = ?)
   AND (? IS NULL OR j.created >= ?)
   AND (? IS NULL OR (j.attempts + j.crashes > 0 AND (SELECT {live_error} = ?
       OR SUBSTRING_INDEX({live_error}, CHAR(10 USING utf8mb4), 1) = ? OR (? IS NOT NULL AND LEFT({live_error}, CHAR_LENGTH(?)) = ? AND {live_kind} = ?)
     FROM nightshift_attempt a WHERE a.job_id = j.id ORDER BY a.run DESC LIMIT 1)))
+  AND (? IS NULL OR (j.tagged AND EXISTS (SELECT 1 FROM nightshift_tag w WHERE w.job_id = j.id AND w.tag = ?)))
 
 -- mark: filter_ended
 -- Is ended job f among the wanted ones? Params: as filter_live; of the time: of the oldest end.
@@ -94,6 +95,7 @@ LEFT(REGEXP_REPLACE(LEFT(SUBSTRING_INDEX({live_error}, CHAR(10 USING utf8mb4), 1
   AND (? IS NULL OR f.finished_at >= ?)
   AND (? IS NULL OR {ended_error} = ?
     OR SUBSTRING_INDEX({ended_error}, CHAR(10 USING utf8mb4), 1) = ? OR (? IS NOT NULL AND LEFT({ended_error}, CHAR_LENGTH(?)) = ? AND {ended_kind} = ?))
+  AND (? IS NULL OR EXISTS (SELECT 1 FROM nightshift_tag w WHERE w.job_id = f.id AND w.tag = ?))
 
 -- mark: tagged
 -- Has the ended job f tags? A number.

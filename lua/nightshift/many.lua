@@ -155,6 +155,10 @@ end
 
 for outcome in pairs(filter.ENDED) do walks[outcome] = through_outcome end
 
+local function through_tagged(m, state)
+  through(m, state, "filter_tagged", { m.given.tag }, { 0 }, function(row) return { row.id } end, {})
+end
+
 local function through_children(m, state)
   through(m, state, "filter_children", { m.given.parent }, { 0, 0, 0 }, by "seq", {})
 end
@@ -163,7 +167,13 @@ end
 local function walk(m, verb)
   m.last = must(m.handle:execute "@filter_last")[1]
   for _, state in ipairs(m.given.state and { m.given.state } or verb.all) do
-    if m.given.parent then through_children(m, state) else (walks[state] or through_jobs)(m, state or nil) end
+    if m.given.parent then
+      through_children(m, state)
+    elseif m.given.tag then
+      through_tagged(m, state)
+    else
+      (walks[state] or through_jobs)(m, state or nil)
+    end
   end
 end
 
@@ -182,7 +192,7 @@ function many.read(name, given)
   local checked, message, code = options.read(name, given, checks)
   if not checked then return nil, message, code end
   if not checked.state and not filter.restricts(checked) then
-    raise("%s wants a job's id, or a filter with at least one of state, queue, name, error, since, parent", name)
+    raise("%s wants a job's id, or a filter with at least one of state, queue, name, tag, error, since, parent", name)
   end
   if verb.needs and not checked[verb.needs] then raise("%s: %s is missing", name, verb.needs) end
   if checked.state and not verb.states[checked.state] then

@@ -166,6 +166,26 @@ describe("a filter", function()
     assert.equal("ready", state(kids[1]))
   end)
 
+  it("finds jobs by a tag, which they keep", function()
+    local ids = {}
+    for i, tags in ipairs { { "a" }, { "a", "b" }, { "b" } } do ids[i] = assert(q:push("job", i, { tags = tags })) end
+    local function list(given)
+      local found = {}
+      for i, row in ipairs(assert(handle:jobs(given))) do found[i] = row.id end
+      return found
+    end
+    assert.same({ ids[2], ids[1] }, list { tag = "a" })
+    assert.same({ ids[1] }, list { tag = "a", state = "ready", after = ids[2] })
+    assert.same({ ids[2] }, list { tag = "b", name = "job", limit = 1, after = ids[3] })
+    assert.same(counts(2), handle:cancel { tag = "a" })
+    assert.same({ ids[2], ids[1] }, list { tag = "a", state = "cancelled" })
+    assert.same({}, list { tag = "%" })
+    assert.same(counts(2), handle:retry { tag = "a", state = "cancelled" })
+    assert.same({ ids[3], ids[2] }, list { tag = "b", state = "ready" })
+    for job in q:jobs() do assert(job:ack()) end
+    assert.same({ ids[2], ids[1] }, list { tag = "a", state = "done" })
+  end)
+
   it("is refused without a condition, with a state that cannot be, in a transaction", function()
     for _, verb in ipairs { "retry", "cancel", "run_now", "delete" } do
       assert.error_matches(function() handle[verb](handle, {}) end, verb .. " wants a job's id, or a filter with")

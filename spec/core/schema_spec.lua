@@ -597,6 +597,14 @@ describe("the plan of", function()
       end
     end)
 
+    it("a listing by tag reads its range of the key, in its order" .. with, function()
+      for name, alias in pairs { report_jobs_tagged_live = "j", report_jobs_tagged_ended = "f" } do
+        local plan = explain(plans.question(name),
+          table.unpack(filtered({ "a", math.maxinteger, null, null }, given, { 10 })))
+        assert.same({ "tag", "PRIMARY", "eq_ref" }, { plan.p.key, plan[alias].key, plan[alias].type })
+      end
+    end)
+
     it("a page of a listing by id reads a range of ids" .. with, function()
       local ids = assert(filled:execute [[SELECT (SELECT MAX(id) - 20 FROM nightshift_job) AS live,
         (SELECT MAX(id) - 20 FROM nightshift_finished) AS ended]])[1]
@@ -660,6 +668,7 @@ describe("the plan of", function()
       filter_jobs = { "nightshift_job", "PRIMARY", { 0, last, 10 } },
       filter_outcome = { "nightshift_finished", "outcome", { "done", 0, 0, 0, last, 10 }, true },
       filter_ready = { "nightshift_ready", "PRIMARY", { 1, 155, 0, 0, 0, last, 10 } },
+      filter_tagged = { "nightshift_tag", "tag", { "a", 0, 10 }, true },
       filter_scheduled = { "nightshift_scheduled", "PRIMARY", { 0, 0, 0, last, 10 } },
     } do
       local row = explain(plans.question(name), table.unpack(found[3]))[found[1]]

@@ -66,3 +66,8 @@ SELECT DISTINCT t.id FROM nightshift_lease l, JSON_TABLE(l.jobs, {tokens}) t
 SELECT run_at, job_id AS id FROM nightshift_scheduled FORCE INDEX (PRIMARY)
 WHERE run_at >= ? AND (run_at > ? OR job_id > ?) AND run_at <= ?
 ORDER BY run_at, job_id LIMIT ?
+
+-- name: filter_tagged
+-- Params: tag, job to begin behind, rows. Index: tag (tag, job_id), a range, index only.
+SELECT job_id AS id FROM nightshift_tag FORCE INDEX (tag)
+WHERE tag = ? AND job_id > ? ORDER BY job_id LIMIT ?

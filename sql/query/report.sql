@@ -335,6 +335,30 @@ WHERE s.run_at > {now} AND {filter_live}
   AND NOT {awaits}
 ORDER BY s.run_at, s.job_id LIMIT ?
 
+-- name: report_jobs_tagged_ended
+-- Ended jobs with a tag, newest id first. Params: tag, an id: all below; outcome or NULL
+-- twice, filter, limit. Index: tag, a range, backwards; finished PRIMARY. Locks: none.
+SELECT f.id, q.name AS queue, f.name, f.outcome AS state,
+       f.priority, f.run, f.attempts, f.polls, f.crashes, f.max_attempts,
+       f.created, f.parent, f.finished_at, f.reason, LEFT(f.error, 300) AS error
+FROM nightshift_tag p FORCE INDEX (tag)
+STRAIGHT_JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = p.job_id
+STRAIGHT_JOIN nightshift_queue q ON q.id = f.queue_id
+WHERE p.tag = ? AND p.job_id < ? AND (? IS NULL OR f.outcome = ?) AND {filter_ended}
+ORDER BY p.job_id DESC LIMIT ?
+
+-- name: report_jobs_tagged_live
+-- Live jobs with a tag, newest id first. Params: tag, an id: all below; state or NULL
+-- twice, filter, limit. Index: tag, a range, backwards; job PRIMARY; all leases,
+-- once. Locks: none.
+SELECT {live_columns}
+FROM nightshift_tag p FORCE INDEX (tag)
+STRAIGHT_JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = p.job_id
+STRAIGHT_JOIN nightshift_queue q ON q.id = j.queue_id
+LEFT JOIN {claims}
+WHERE p.tag = ? AND p.job_id < ? AND (? IS NULL OR {state} = ?) AND {filter_live}
+ORDER BY p.job_id DESC LIMIT ?
+
 -- name: report_jobs_waiting
 -- Jobs that wait for other jobs, each once. The inner query stops as soon as it has found
 -- enough different jobs. While pauses are on it reads all live jobs, to find paused ones

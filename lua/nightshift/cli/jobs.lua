@@ -50,6 +50,7 @@ local function define_conditions(command)
   command:option("--error", "Only of this error: the whole text, its first line, or its kind.")
   command:option("--since", 'Only jobs that ended since, or live ones pushed since: "2h" ago, or 2026-11-26T06:00:00Z.')
   command:option("--parent", "Only children of this job."):convert(context.id)
+  command:option("--tag", "Only with this tag.")
 end
 
 local function number(text)
@@ -364,7 +365,7 @@ local function each_id(ids, done, verb, more)
   return exit
 end
 
-local NAMES = "--state, --queue, --name, --error, --since, --parent"
+local NAMES = "--state, --queue, --name, --tag, --error, --since, --parent"
 
 --- The conditions of `args`; nil: there are none.
 local function filter_of(args)
@@ -407,7 +408,7 @@ local function on_jobs(args, name, done, make_verb, make_more)
 end
 
 function commands.retry(args)
-  if adopt.wanted(args, {}, { "state", "queue", "name", "error", "since", "parent", "rate", "tree" }) then
+  if adopt.wanted(args, {}, { "state", "queue", "name", "tag", "error", "since", "parent", "rate", "tree" }) then
     return adopt.retry(args)
   end
   local was_done = {}

@@ -108,11 +108,14 @@ local function page(handle, ends, wanted, state, after, limit)
   return list, down > 0 and { after = down, looked = LOOK } or nil
 end
 
---- Children of a job, by id, newest first. All of them are looked at.
-local function children(handle, given, wanted, after, limit)
+--- Children of a job, or jobs with a tag, by id, newest first. All of them are looked at.
+local function of_key(handle, given, wanted, after, limit)
   local s = given.state or core.null
   local list, message, code = by_id(given.state, limit, function(kind)
-    return filter.call(handle, "report_jobs_child_" .. kind, given.parent, after, s, s, wanted, limit)
+    if given.parent then
+      return filter.call(handle, "report_jobs_child_" .. kind, given.parent, after, s, s, wanted, limit)
+    end
+    return filter.call(handle, "report_jobs_tagged_" .. kind, given.tag, after, s, s, wanted, limit)
   end)
   if not list then return nil, message, code end
   return list, #list >= limit and { after = list[#list].id } or nil
@@ -162,7 +165,7 @@ function report.jobs(handle, given)
   local state, limit, after = given.state, given.limit or 50, given.after or math.maxinteger
   local wanted, message, code = filter.bind(handle, given)
   if not wanted then return wanted == false and {} or nil, message, code end
-  if given.parent then return units.rows(children(handle, given, wanted, after, limit)) end
+  if given.parent or given.tag then return units.rows(of_key(handle, given, wanted, after, limit)) end
   if filter.ENDED[state] then return units.rows(ended(handle, given, wanted, limit)) end
   if not has_key(given) then
     local ends
