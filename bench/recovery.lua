@@ -37,7 +37,7 @@ end
 local db = require "spec.support.db"
 local host = require "spec.support.host"
 local proc = require "spec.support.proc"
-local proxy = require "spec.support.proxy"
+local proxy = require "spec.support.proc".proxy
 
 local rounds = assert(math.tointeger(tonumber(arg[1])), "usage: recovery.lua ROUNDS [PAGE]")
 local page = arg[2]

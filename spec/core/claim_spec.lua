@@ -5,7 +5,7 @@ local db = require "spec.support.db"
 local host = require "spec.support.host"
 local nightshift = require "nightshift"
 local nst = require "nst"
-local proxy = require "spec.support.proxy"
+local proxy = require "spec.support.proc".proxy
 
 describe("a claim", function()
   local function database(url) return url:match "/([^/?]+)%?" end

@@ -8,7 +8,7 @@ local host = require "spec.support.host"
 local journal = require "spec.torture.journal"
 local nightshift = require "nightshift"
 local proc = require "spec.support.proc"
-local proxy = require "spec.support.proxy"
+local proxy = require "spec.support.proc".proxy
 
 -- A connection that breaks while a slot is taken, given back or waited for. The answer to the
 -- caller agrees with the table, and no unknown slot is left. Cut are the ends of what either

@@ -8,7 +8,7 @@ local lab = require "spec.support.db".lab
 local nightshift = require "nightshift"
 local nst = require "nst"
 local proc = require "spec.support.proc"
-local proxy = require "spec.support.proxy"
+local proxy = require "spec.support.proc".proxy
 
 describe("a waiting claim", function()
   local WAITER = [[

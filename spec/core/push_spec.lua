@@ -6,7 +6,7 @@ local ledger = crew.ledger
 local nightshift = require "nightshift"
 local nst = require "nst"
 local proc = require "spec.support.proc"
-local proxy = require "spec.support.proxy"
+local proxy = require "spec.support.proc".proxy
 
 -- A handle with a cut at its nth commit from now on.
 local function cutting(url, when, nth)

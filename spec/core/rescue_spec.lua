@@ -7,7 +7,7 @@ local host = require "spec.support.host"
 local nightshift = require "nightshift"
 local nst = require "nst"
 local proc = require "spec.support.proc"
-local proxy = require "spec.support.proxy"
+local proxy = require "spec.support.proc".proxy
 
 -- When the server refused to give back one job, the rest of its lease was not rescued. Every
 -- other dead holder was not rescued either, and no message said so.

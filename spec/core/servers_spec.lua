@@ -7,7 +7,7 @@ local host = require "spec.support.host"
 local nightshift = require "nightshift"
 local nst = require "nst"
 local proc = require "spec.support.proc"
-local proxy = require "spec.support.proxy"
+local proxy = require "spec.support.proc".proxy
 
 local PROGRAM = [[
 local nst = require "nst"

@@ -7,7 +7,7 @@ local host = require "spec.support.host"
 local nightshift = require "nightshift"
 local nst = require "nst"
 local proc = require "spec.support.proc"
-local proxy = require "spec.support.proxy"
+local proxy = require "spec.support.proc".proxy
 
 -- `work --drain` is about what this host may run: its queues that are not paused, the names
 -- that it claims, its tables. Of those it waits for what is due soon, and says so. What it

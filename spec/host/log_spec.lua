@@ -6,7 +6,7 @@ local host = require "spec.support.host"
 local nightshift = require "nightshift"
 local nst = require "nst"
 local proc = require "spec.support.proc"
-local proxy = require "spec.support.proxy"
+local proxy = require "spec.support.proc".proxy
 
 -- A run that ended well left no line unless all events of level debug were shown.
 describe("lines of jobs:", function()

@@ -7,7 +7,7 @@ local host = require "spec.support.host"
 local nightshift = require "nightshift"
 local nst = require "nst"
 local proc = require "spec.support.proc"
-local proxy = require "spec.support.proxy"
+local proxy = require "spec.support.proc".proxy
 
 -- A job came back while its host had no worker, because the only one was being replaced. It
 -- used to wait for the next sign of life of the host: up to 10 s. It was not noted that there

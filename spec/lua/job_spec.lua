@@ -5,7 +5,7 @@ local db = require "spec.support.db"
 local host = require "spec.support.host"
 local nightshift = require "nightshift"
 local proc = require "spec.support.proc"
-local proxy = require "spec.support.proxy"
+local proxy = require "spec.support.proc".proxy
 
 -- The job object without a database: a backend that writes down what it gets.
 describe("without a database:", function()

@@ -9,7 +9,7 @@ local host = require "spec.support.host"
 local nightshift = require "nightshift"
 local nst = require "nst"
 local proc = require "spec.support.proc"
-local proxy = require "spec.support.proxy"
+local proxy = require "spec.support.proc".proxy
 
 -- Values travel as parameters, never as SQL text: the sources are searched for
 -- text that is put together, and nasty strings go through every verb.

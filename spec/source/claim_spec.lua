@@ -7,7 +7,7 @@ local lab = require "spec.support.db".lab
 local ledger = require "spec.support.crew".ledger
 local nightshift = require "nightshift"
 local proc = require "spec.support.proc"
-local proxy = require "spec.support.proxy"
+local proxy = require "spec.support.proc".proxy
 local servers = require "spec.support.db"
 
 local PATH = proc.root .. "/?.lua;" .. proc.root .. "/lua/?.lua;" .. proc.root .. "/lua/?/init.lua;;"

@@ -16,7 +16,7 @@ local db = require "spec.support.db"
 local journal = require "spec.torture.journal"
 local monkey = require "spec.torture.monkey"
 local proc = require "spec.support.proc"
-local proxy = require "spec.support.proxy"
+local proxy = require "spec.support.proc".proxy
 local torture_rows = checks.rows
 local torture_ticks = checks.ticks
 

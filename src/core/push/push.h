@@ -55,7 +55,7 @@ ns_status ns_push_write_one(ns_db *db, const ns_insert *row, bool *ring, bool *c
 /* True when one of the rows may start within the next 10 s: worth a ring. */
 bool ns_push_starts_soon(const ns_insert *rows, size_t n);
 
-/* --------------------------------------------------------- tags: tags.c */
+/* ------------------------------------------------------- tags: insert.c */
 
 /* Refuses what is no list of 1 to NS_MAX_TAGS texts. Errors: INVALID. */
 ns_status ns_push_tags_check(ns_bytes tags, ns_err *err);
