@@ -55,7 +55,7 @@ describe("without a database:", function()
         { { "jobs", "--state", "deceased" }, "must be one of 'scheduled', 'ready'" },
         { { "retry" }, "give either job ids or a filter" },
         { { "cancel", "5", "--queue", "q" }, "give either job ids or a filter" },
-        { { "run-now" }, "missing argument 'id'" },
+        { { "run-now" }, "give either job ids or a filter" },
         { { "signal", "x", "1" }, "'x' is not a job id" },
         { { "signal", "1", "{" }, "the value: " },
         { { "signal", "1", "1", "--name", "" }, "signal name is empty" },
@@ -652,7 +652,7 @@ describe("nightshift doctor", function()
     assert.equal(1, exit)
     expect(found.writable, "fail", "read-only")
     expect(found.ring, "fail", "the server is read-only", "see writable")
-    expect(found.procedures, "ok", "5 of 5")
+    expect(found.procedures, "ok", "6 of 6")
     assert.is_truthy(found.holders)
   end)
 

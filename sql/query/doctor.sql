@@ -18,6 +18,9 @@ CALL nightshift_ring()
 -- name: doctor_call_signal
 CALL nightshift_signal(NULL, NULL, NULL)
 
+-- name: doctor_call_wake
+CALL nightshift_wake('[]')
+
 -- name: doctor_end_session
 -- Params: a thread of our own account.
 KILL ?
