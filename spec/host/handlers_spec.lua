@@ -859,7 +859,7 @@ describe("around a handler:", function()
       ["around = {}"] = "around must be a function, got table",
       ["backoff = true"] = "backoff must be seconds",
       ["backoff = 'soon'"] = "backoff: ",
-      ["bakoff = 5"] = "unknown field 'bakoff'; known: around, backoff, check",
+      ["bakoff = 5"] = "unknown field 'bakoff'; known: around, backoff, batch, check",
     } do
       local script = fixture.file("jobs.lua", "return { x = { run = print, " .. body .. " } }")
       local status, _, err = proc.nightshift({ "run", "x", "--script", script })

@@ -547,7 +547,7 @@ local function cut(job)
   for line in io.lines "/proc/self/maps" do
     local from, to = line:match "^(%x+)%-(%x+) rw%-s 0+ 00:%x+ %d+ +/dev/zero"
     from, to = tonumber(from or "0", 16), tonumber(to or "0", 16)
-    if to > 0 and (not size or to - from < size) then start, size = from, to - from end -- of one worker
+    if to > 0 and (not size or to - from > size) then start, size = from, to - from end -- of all places
   end
   local memory <close> = assert(io.open("/proc/self/mem", "r+b"))
   memory:seek("set", start)

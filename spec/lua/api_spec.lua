@@ -371,7 +371,7 @@ describe("push", function()
     local cases = {
       { { dealy = 5 }, "push: unknown option 'dealy'; did you mean 'delay'?" },
       { { max_attemps = 5 }, "did you mean 'max_attempts'?" },
-      { { retries = 5 }, "push: unknown option 'retries'; known: after, backoff, deadline, decay, delay" },
+      { { retries = 5 }, "push: unknown option 'retries'; known: after, at, backoff, deadline, decay, delay" },
       { { 5 }, "push: unknown option '1'" },
       { 5, "push: options must be a table, got number" },
       { { delay = {} }, "push: delay must be seconds or a text like \"5m\", got table" },

@@ -20,10 +20,6 @@
 
 /* --------------------------------------------------------------------- tasks */
 
-nsh_task *nsh_process_task(nsh_process *w, uint32_t i) {
-  return &w->tasks[(w->first + i) & (w->cap - 1)];
-}
-
 static nsh_task *add_task(nsh_process *w) {
   if (w->n == w->cap) {
     uint32_t cap = w->cap > 0 ? w->cap * 2 : 2;
@@ -64,10 +60,6 @@ const nsh_member *nsh_process_member(nsh_task *t, size_t at, nsh_member *room) {
     return at >= t->members->at && at < t->members->n ? &t->members->items[at] : NULL;
   *room = (nsh_member){t->id, t->run, t->lease, t->heard};
   return at == 0 ? room : NULL;
-}
-
-size_t nsh_process_jobs(const nsh_task *t) {
-  return t->members != NULL ? t->members->n - t->members->at : 1;
 }
 
 void nsh_process_pop(nsh_process *w) {

@@ -243,7 +243,9 @@ void nsh_process_release(nsh_process *w);
 void nsh_process_free(nsh_process *w);
 
 /* Task 'i' of 'n', the oldest first. */
-nsh_task *nsh_process_task(nsh_process *w, uint32_t i);
+static inline nsh_task *nsh_process_task(nsh_process *w, uint32_t i) {
+  return &w->tasks[(w->first + i) & (w->cap - 1)];
+}
 
 /* Writes a job into the outgoing bytes; false: it is too large to send. */
 bool nsh_process_give(nsh_process *w, const ns_job *job);
@@ -255,7 +257,9 @@ bool nsh_process_give_bulk(nsh_process *w, const nsh_bulk *k);
 const nsh_member *nsh_process_member(nsh_task *t, size_t at, nsh_member *room);
 
 /* How many jobs of a task have no verdict yet. */
-size_t nsh_process_jobs(const nsh_task *t);
+static inline size_t nsh_process_jobs(const nsh_task *t) {
+  return t->members != NULL ? t->members->n - t->members->at : 1;
+}
 
 /* Sends the tasks given so far. */
 void nsh_process_flush(nsh_process *w);
