@@ -148,6 +148,34 @@ describe("drains:", function()
       assert.equal(1, host.logged(h, "drain.waits")[1].jobs)
     end)
 
+    -- The look below the floor began behind the last job that came back, and passed for a whole one.
+    it("all jobs that came back from behind a long one, among rows of other names", function()
+      local others, short = {}, {}
+      for n = 1, 1000 do others[n] = { "x", n } end
+      for _ = 1, 40 do assert(q:push_many(others)) end
+      for n = 1, 15 do short[n] = { "a" } end
+      assert(q:push_many(short))
+      local over = fixture.dir() .. "/over"
+      assert(q:push("stay", over))
+      local h = host.spawn(url, [[
+        local nst = require "nst"
+        return {
+          a = function() end,
+          long = function(job)
+            nst.sleep(0.2)
+            io.open(job.payload, "w"):close()
+          end,
+          stay = function(job) while not io.open(job.payload) do nst.sleep(0.01) end end,
+        }]], { "--drain", "--workers", "2", "--only", "a,long,stay" })
+      eventually(function() return #handle:jobs { name = "a", state = "done" } == 15 end)
+      assert(q:pause()) -- so that jobs with an instant each are claimed together
+      assert(q:push("long", over))
+      for _ = 1, 15 do assert(q:push "a") end
+      assert(q:resume())
+      assert.equal(3, h:wait(60), stderr(h))
+      assert.same({ { n = 0 } }, handle:execute "SELECT COUNT(*) AS n FROM nightshift_job WHERE name <> 'x'")
+    end)
+
     it("rows of its tables", function()
       db.sql([[CREATE TABLE mails (id INT PRIMARY KEY AUTO_INCREMENT, state VARCHAR(9) NOT NULL DEFAULT 'new',
       due DATETIME(6) NULL)]], name)

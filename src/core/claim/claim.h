@@ -65,6 +65,8 @@ typedef struct ns_claim_queue {
   ns_lane_gap hidden; /* below a floor, with a row to be claimed; to = 0: none */
   ns_lane_gap round;  /* where the round below the floors has come to: rank and from; */
                       /* 'to' is a job, as in ns_lane */
+  bool partial;       /* it has left a whole round for jobs that came back, */
+  ns_lane_gap whole;  /* ... which goes on here when it is over */
   int64_t cost;       /* µs that it has taken so far */
   int64_t claimed_at; /* monotonic: the last claim, */
   bool full;          /* which came back full */

@@ -37,6 +37,7 @@ void ns_claim_lanes_drop_floors(ns_lanes *l) {
   for (size_t i = 0; i < l->nqueues; i++) {
     l->queues[i].window = (ns_scan_window){0};
     l->queues[i].hidden = l->queues[i].round = (ns_lane_gap){0};
+    l->queues[i].partial = false;
     l->queues[i].cost = 0;
   }
 }
@@ -102,6 +103,17 @@ ns_lane *ns_claim_lanes_learn(ns_lanes *l, int64_t queue_id, int64_t rank, int64
   return lane;
 }
 
+/* The round goes back to a row, or on to it. Of several rows the lowest counts. Rows that it
+** passes over on its way are left to the whole round. */
+static void move_round(ns_claim_queue *s, int64_t rank, int64_t ready_at) {
+  bool lower = rank < s->round.rank || (rank == s->round.rank && ready_at <= s->round.from);
+  if (!lower && !s->partial)
+    s->whole = s->round;
+  if (lower || !s->partial)
+    s->round = (ns_lane_gap){.rank = rank, .from = ready_at - 1};
+  s->partial = s->partial || !lower;
+}
+
 void ns_claim_lanes_lower(ns_lanes *l, int64_t queue_id, int64_t rank, int64_t ready_at) {
   ns_lane *lane = ns_claim_lanes_find(l, queue_id, rank);
   ns_claim_queue *s = l->some_names ? ns_claim_queue_of(l, queue_id) : NULL;
@@ -112,7 +124,7 @@ void ns_claim_lanes_lower(ns_lanes *l, int64_t queue_id, int64_t rank, int64_t r
     lane->job = 0;
     return;
   }
-  s->round = (ns_lane_gap){.rank = rank, .from = ready_at - 1};
+  move_round(s, rank, ready_at);
   s->window.open = true;
   s->window.full_at = s->window.next = 0;
 }

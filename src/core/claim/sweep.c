@@ -365,8 +365,10 @@ static ns_status prescan_below(ns_db *db, ns_claim_queue *s, bool all, bool *fou
   int64_t cost;
   ns_status st = NS_OK;
   s->hidden.to = 0;
-  if (all)
+  if (all) {
     s->round = (ns_lane_gap){0};
+    s->partial = false;
+  }
   while ((lane = round_lane(db, s)) != NULL) {
     st = step_below(db, s, lane, err);
     if (st != NS_OK || s->hidden.to != 0 || (!all && ns_mono_us() - start > PRESCAN_BUDGET))
@@ -378,6 +380,11 @@ static ns_status prescan_below(ns_db *db, ns_claim_queue *s, bool all, bool *fou
   s->window.full_at = start + cost * ROUND_SHARE;
   if (lane != NULL || st != NS_OK)
     return st;
+  if (s->partial) { /* the window stays open for the rest */
+    s->partial = false;
+    s->round = s->whole;
+    return st;
+  }
   ns_claim_window_seen(&s->window, (ns_scan_range){0, 0, true}, s->cost);
   s->round = (ns_lane_gap){0};
   s->cost = 0;
