@@ -106,7 +106,7 @@ WHERE f.queue_id <> ? AND (? IS NULL OR f.outcome = ?) AND COALESCE(LEFT(f.ukey,
 -- name: admin_many_past
 -- Params: [id,…], outcome or NULL twice, filter. Key: PRIMARY of finished, one row at a time;
 -- locks them, waiting.
-SELECT STRAIGHT_JOIN f.id, f.queue_id, f.priority, f.run, CRC32(f.name), f.ukey
+SELECT STRAIGHT_JOIN f.id, f.queue_id, f.ukey, f.priority, f.run, CRC32(f.name)
 FROM JSON_TABLE(?, {ids}) v
 JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = v.id
 WHERE (? IS NULL OR f.outcome = ?) AND {filter_ended}

@@ -103,7 +103,7 @@ ON DUPLICATE KEY UPDATE run = VALUES(run), kind = VALUES(kind), why = VALUES(why
 
 -- name: admin_tree_past
 -- Params: [id,…]. Key: PRIMARY of finished, one row at a time; locks the failed ones.
-SELECT STRAIGHT_JOIN f.id, f.queue_id, f.ukey
+SELECT STRAIGHT_JOIN f.id, f.queue_id, f.ukey, f.priority, f.run, CRC32(f.name)
 FROM JSON_TABLE(?, {ids}) v
 JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = v.id
 WHERE f.outcome <> 'done'

@@ -25,51 +25,14 @@ static ns_status begin_batch(ns_tree *t, ns_value *list, ns_err *err) {
 
 /* ------------------------------------------------------------------- ended */
 
-/* An ended job that is to run again, locked. */
-typedef struct past {
-  int64_t id, queue_id, priority, run, kind;
-  char *key; /* owned; NULL: none */
-  size_t keylen;
-} past;
-
-typedef struct pasts {
-  past *items;
-  size_t n, cap;
-} pasts;
-
-static void pasts_free(pasts *p) {
-  for (size_t i = 0; i < p->n; i++)
-    free(p->items[i].key);
-  free(p->items);
-}
-
-static bool add_past(pasts *p, const ns_value *r) {
-  past *x;
-  if (!ns_grow(&p->items, &p->cap, p->n + 1, sizeof *p->items))
-    return false;
-  x = &p->items[p->n++];
-  *x = (past){.id = r[0].i, .queue_id = r[1].i, .priority = r[2].i, .run = r[3].i, .kind = r[4].i};
-  if (r[5].type != NS_TEXT)
-    return true;
-  x->keylen = r[5].s.n;
-  if ((x->key = malloc(x->keylen + 1)) != NULL)
-    memcpy(x->key, r[5].s.p, x->keylen);
-  return x->key != NULL;
-}
-
-static ns_status lock_pasts(ns_db *db, ns_tree *t, ns_value list, pasts *out, ns_err *err) {
-  const ns_value *row = NULL;
+static ns_status lock_pasts(ns_db *db, ns_tree *t, ns_value list, ns_tree_pasts *out, ns_err *err) {
   ns_status st = ns_tree_ask(db, NS_SQL_ADMIN_MANY_PAST, list, NULL, 0, t->many, err);
-  while (st == NS_OK && (st = ns_db_row(db, NS_SQL_ADMIN_MANY_PAST, &row, err)) == NS_OK &&
-         row != NULL)
-    if (!add_past(out, row))
-      st = ns_no_memory(err);
-  return st;
+  return st == NS_OK ? ns_tree_pasts_read(db, NS_SQL_ADMIN_MANY_PAST, out, err) : st;
 }
 
 /* Takes the job's key back. A row of an adopted table is owed to it instead, and becomes another
 ** job. '*lives': the job itself runs again. */
-static ns_status take_back(ns_db *db, ns_tree *t, const past *x, bool *lives, ns_err *err) {
+static ns_status take_back(ns_db *db, ns_tree *t, const ns_tree_past *x, bool *lives, ns_err *err) {
   const ns_key key = {x->queue_id, {x->key, x->keylen}, x->id, 0};
   ns_key_owner owner;
   bool is_row = false;
@@ -89,33 +52,31 @@ static ns_status take_back(ns_db *db, ns_tree *t, const past *x, bool *lives, ns
 }
 
 /* Leaves the jobs that live again. */
-static ns_status take_all_back(ns_db *db, ns_tree *t, pasts *p, ns_err *err) {
+static ns_status take_all_back(ns_db *db, ns_tree *t, ns_tree_pasts *p, ns_err *err) {
   ns_status st = NS_OK;
   size_t kept = 0;
   for (size_t i = 0; st == NS_OK && i < p->n; i++) {
-    past x = p->items[i];
+    ns_tree_past x = p->items[i];
     bool lives;
     if ((st = take_back(db, t, &x, &lives, err)) == NS_OK && lives) {
       p->items[i] = p->items[kept];
       p->items[kept++] = x;
     }
   }
-  for (size_t i = kept; i < p->n; i++)
-    free(p->items[i].key);
-  p->n = kept;
+  ns_tree_pasts_cut(p, kept);
   return st;
 }
 
 enum { R_QUEUE, R_RANK, R_OFFSET, R_ID, R_RUN, R_ALONE, R_KIND, R_COUNT };
 
-static ns_status make_ready(ns_db *db, const pasts *p, ns_err *err) {
+static ns_status make_ready(ns_db *db, const ns_tree_pasts *p, ns_err *err) {
   ns_column cols[R_COUNT];
   int64_t *ints = malloc(R_COUNT * p->n * sizeof *ints);
   ns_status st;
   if (ints == NULL)
     return ns_no_memory(err);
   for (size_t i = 0; i < p->n; i++) {
-    const past *x = &p->items[i];
+    const ns_tree_past *x = &p->items[i];
     const int64_t values[R_COUNT] = {x->queue_id, 255 - x->priority, (int64_t)i, x->id,
                                      x->run + 1,  0,                 x->kind};
     for (size_t c = 0; c < R_COUNT; c++)
@@ -128,7 +89,7 @@ static ns_status make_ready(ns_db *db, const pasts *p, ns_err *err) {
   return st;
 }
 
-static ns_status write_again(ns_db *db, ns_tree *t, const pasts *p, ns_err *err) {
+static ns_status write_again(ns_db *db, ns_tree *t, const ns_tree_pasts *p, ns_err *err) {
   static const ns_sql before[] = {NS_SQL_ADMIN_TREE_UNMET, NS_SQL_PRUNE_SIGNALS};
   static const ns_sql after[] = {NS_SQL_ADMIN_MANY_RETRY, NS_SQL_ADMIN_TREE_FORGET};
   ns_value list;
@@ -150,7 +111,7 @@ static ns_status write_again(ns_db *db, ns_tree *t, const pasts *p, ns_err *err)
 
 static ns_status step_again(ns_db *db, ns_tx *tx, ns_err *err) {
   ns_tree *t = tx->arg;
-  pasts p = {0};
+  ns_tree_pasts p = {0};
   ns_value list;
   ns_status st = begin_batch(t, &list, err);
   if (st == NS_OK && (st = lock_pasts(db, t, list, &p, err)) == NS_OK)
@@ -161,7 +122,7 @@ static ns_status step_again(ns_db *db, ns_tx *tx, ns_err *err) {
   }
   if (st == NS_OK)
     t->changed += (int64_t)p.n;
-  pasts_free(&p);
+  ns_tree_pasts_free(&p);
   return st;
 }
 

@@ -27,30 +27,23 @@
 
 /* ---------------------------------------------------------- living again */
 
-/* A failed job of the batch. */
-typedef struct past {
-  int64_t id, queue_id;
-  char *key; /* owned; NULL: none */
-  size_t keylen;
-} past;
+void ns_tree_pasts_cut(ns_tree_pasts *p, size_t n) {
+  while (p->n > n)
+    free(p->items[--p->n].key);
+}
 
-typedef struct pasts {
-  past *items;
-  size_t n, cap;
-} pasts;
-
-static void pasts_free(pasts *p) {
-  for (size_t i = 0; i < p->n; i++)
-    free(p->items[i].key);
+void ns_tree_pasts_free(ns_tree_pasts *p) {
+  ns_tree_pasts_cut(p, 0);
   free(p->items);
 }
 
-static bool add_past(pasts *p, const ns_value *r) {
-  past *x;
+static bool add_past(ns_tree_pasts *p, const ns_value *r) {
+  ns_tree_past *x;
   if (!ns_grow(&p->items, &p->cap, p->n + 1, sizeof *p->items))
     return false;
   x = &p->items[p->n++];
-  *x = (past){.id = r[0].i, .queue_id = r[1].i};
+  *x = (ns_tree_past){
+      .id = r[0].i, .queue_id = r[1].i, .priority = r[3].i, .run = r[4].i, .kind = r[5].i};
   if (r[2].type != NS_TEXT)
     return true;
   x->keylen = r[2].s.n;
@@ -59,25 +52,29 @@ static bool add_past(pasts *p, const ns_value *r) {
   return x->key != NULL;
 }
 
-static ns_status read_pasts(ns_db *db, ns_tree *t, pasts *out, ns_err *err) {
+ns_status ns_tree_pasts_read(ns_db *db, ns_sql sql, ns_tree_pasts *out, ns_err *err) {
   const ns_value *row = NULL;
+  ns_status st;
+  while ((st = ns_db_row(db, sql, &row, err)) == NS_OK && row != NULL)
+    if (!add_past(out, row))
+      return ns_no_memory(err);
+  return st;
+}
+
+static ns_status read_pasts(ns_db *db, ns_tree *t, ns_tree_pasts *out, ns_err *err) {
   ns_value param;
   ns_status st = ns_tree_ids(t, &param, err);
   if (st == NS_OK)
     st = ns_db_run(db, NS_SQL_ADMIN_TREE_PAST, &param, err);
-  while (st == NS_OK && (st = ns_db_row(db, NS_SQL_ADMIN_TREE_PAST, &row, err)) == NS_OK &&
-         row != NULL)
-    if (!add_past(out, row))
-      st = ns_no_memory(err);
-  return st;
+  return st == NS_OK ? ns_tree_pasts_read(db, NS_SQL_ADMIN_TREE_PAST, out, err) : st;
 }
 
 /* Takes the keys back; a job with a key that another has stays as it is. */
-static ns_status take_keys(ns_db *db, ns_tree *t, pasts *p, ns_err *err) {
+static ns_status take_keys(ns_db *db, ns_tree *t, ns_tree_pasts *p, ns_err *err) {
   ns_status st = NS_OK;
   size_t kept = 0;
   for (size_t i = 0; st == NS_OK && i < p->n; i++) {
-    past x = p->items[i];
+    ns_tree_past x = p->items[i];
     const ns_key key = {x.queue_id, {x.key, x.keylen}, x.id, 0};
     ns_key_owner owner;
     if (x.key != NULL)
@@ -91,9 +88,7 @@ static ns_status take_keys(ns_db *db, ns_tree *t, pasts *p, ns_err *err) {
       st = NS_OK;
     }
   }
-  for (size_t i = kept; i < p->n; i++)
-    free(p->items[i].key);
-  p->n = kept;
+  ns_tree_pasts_cut(p, kept);
   return st;
 }
 
@@ -108,7 +103,7 @@ ns_status ns_tree_unlink(ns_db *db, ns_value list, ns_err *err) {
   return st == NS_OK ? ns_db_run(db, NS_SQL_ADMIN_TREE_UNLINK, params, err) : st;
 }
 
-static ns_status write_revived(ns_db *db, ns_tree *t, const pasts *p, ns_err *err) {
+static ns_status write_revived(ns_db *db, ns_tree *t, const ns_tree_pasts *p, ns_err *err) {
   ns_value list;
   ns_status st;
   if (p->n == 0)
@@ -127,7 +122,7 @@ static ns_status write_revived(ns_db *db, ns_tree *t, const pasts *p, ns_err *er
 
 static ns_status step_revive(ns_db *db, ns_tx *tx, ns_err *err) {
   ns_tree *t = tx->arg;
-  pasts p = {0};
+  ns_tree_pasts p = {0};
   ns_status st = ns_tree_lock(db, t, false, err);
   for (size_t i = 0; i < t->nnodes; i++)
     t->was_paused = t->was_paused || t->nodes[i].paused == t->id;
@@ -136,7 +131,7 @@ static ns_status step_revive(ns_db *db, ns_tx *tx, ns_err *err) {
     st = write_revived(db, t, &p, err);
   if (st == NS_OK)
     t->changed += (int64_t)p.n;
-  pasts_free(&p);
+  ns_tree_pasts_free(&p);
   return st;
 }
 

@@ -105,6 +105,25 @@ void ns_tree_tell(ns_db *db, const char *kind, ns_bytes why, ns_bytes tokens);
 ** live jobs at their other ends do not end. */
 ns_status ns_tree_unlink(ns_db *db, ns_value list, ns_err *err);
 
+/* An ended job that is to run again. */
+typedef struct ns_tree_past {
+  int64_t id, queue_id, priority, run, kind;
+  char *key; /* its unique key, owned; NULL: none */
+  size_t keylen;
+} ns_tree_past;
+
+typedef struct ns_tree_pasts {
+  ns_tree_past *items;
+  size_t n, cap;
+} ns_tree_pasts;
+
+/* Adds the rows of a statement that has run: id, queue, key, priority, run, kind. */
+ns_status ns_tree_pasts_read(ns_db *db, ns_sql sql, ns_tree_pasts *out, ns_err *err);
+
+/* Forgets all behind the first 'n'. */
+void ns_tree_pasts_cut(ns_tree_pasts *p, size_t n);
+void ns_tree_pasts_free(ns_tree_pasts *p);
+
 /* Runs a statement on a list of ids and the values of a filter behind 'more'. Errors: GONE, BUSY,
 ** INVALID. */
 ns_status ns_tree_ask(ns_db *db, ns_sql sql, ns_value list, const ns_value *more, size_t nmore,
