@@ -90,7 +90,7 @@ describe("in back-off:", function()
     it("what it claimed is given back", function()
       local h = start "8"
       push("bad", "die", 1500, { max_crashes = 1 })
-      h:wait_line("worker.crash_loop .*wait_ms=10000", 20)
+      h:wait_line("worker.crash_loop .*wait_seconds=10", 20)
       eventually(function() return #handle:execute "SELECT id FROM nightshift_lease" == 0 end, 9) -- 10 s: over
       stop(h)
     end)

@@ -181,13 +181,15 @@ static void note_crash(nsh_process *w, int status) {
   int64_t now = ns_mono_us();
   int64_t delay;
   char how[96];
+  char seconds[NS_NUMBER_SIZE];
   nsh_exit_describe(how, status);
   ns_log(NS_LOG_WARN, "worker.died", NS_FIELDS(ns_fi("pid", w->pid), ns_fs("how", how)));
   nsh_crash_loop_crash(&t->crash_loop, now);
   delay = nsh_crash_loop_delay(&t->crash_loop);
   if (delay > 0) {
     ns_log(NS_LOG_ERROR, "worker.crash_loop",
-           NS_FIELDS(ns_fi("crashes", t->crash_loop.crashes), ns_fi("wait_ms", delay / 1000)));
+           NS_FIELDS(ns_fi("crashes", t->crash_loop.crashes),
+                     ns_fn("wait_seconds", ns_number_seconds(delay, seconds))));
     t->fork_at = now + delay;
   }
 }

@@ -7,6 +7,7 @@
 */
 #include <signal.h>
 
+#include "buf.h"
 #include "clock.h"
 #include "log.h"
 #include "pool/pool.h"
@@ -155,6 +156,7 @@ static void dump_host(const nsh_pools *t) {
   ns_counters c;
   int64_t outstanding;
   int64_t unsettled;
+  char seconds[NS_NUMBER_SIZE];
   nsh_exchange_lock(t->exchange);
   c = t->exchange->counters;
   outstanding = (int64_t)t->exchange->outstanding;
@@ -167,7 +169,8 @@ static void dump_host(const nsh_pools *t) {
                    ns_fi("again", tally->again), ns_fi("crashed", tally->crashed),
                    ns_fi("timeouts", tally->timeouts), ns_fi("forks", tally->forks),
                    ns_fi("claimed", c.claimed), ns_fi("settled", c.settled),
-                   ns_fi("stale", c.stale), ns_fi("sweeps", c.sweeps), ns_fi("swept_us", c.swept),
+                   ns_fi("stale", c.stale), ns_fi("sweeps", c.sweeps),
+                   ns_fn("swept_seconds", ns_number_seconds(c.swept, seconds)),
                    ns_fi("deadlocks", c.deadlocks), ns_fi("lock_waits", c.lock_waits),
                    ns_fi("reconnects", c.reconnects)));
 }
@@ -194,12 +197,14 @@ static void dump_workers(nsh_pools *t, int64_t now) {
     nsh_process *w = &t->workers[i];
     int64_t since;
     nsh_task *task;
+    char seconds[NS_NUMBER_SIZE];
     if (!nsh_process_running(w, &since))
       continue;
     task = nsh_process_task(w, 0);
     ns_log(NS_LOG_INFO, "dump.worker",
            NS_FIELDS(ns_fi("pid", w->pid), ns_fi("id", task->id), ns_fs("name", task->name->text),
-                     ns_fi("ms", (now - since) / 1000), ns_fi("ahead", w->n - 1),
+                     ns_fn("seconds", ns_number_seconds(now - since, seconds)),
+                     ns_fi("ahead", w->n - 1),
                      ns_fs("scripts", w->zygote->version)));
   }
 }
