@@ -668,6 +668,7 @@ end
 --- The tables of the programs' own rows.
 function audit.prepare(db)
   assert(db:execute "CREATE TABLE torture_note (tag VARCHAR(100) NOT NULL PRIMARY KEY)")
+  assert(db:execute "CREATE TABLE torture_still (id INT NOT NULL PRIMARY KEY)") -- no writer, so its lock is had at once
   assert(db:execute "CREATE TABLE torture_effect (job_id BIGINT NOT NULL, run INT NOT NULL, KEY (job_id, run))")
   assert(db:execute [[CREATE PROCEDURE torture_dirt()
     BEGIN START TRANSACTION; SET @dirt = 1; DO GET_LOCK('dirt', 0); END]])

@@ -269,7 +269,7 @@ function run.slot_crash(job) return in_slot(job, run.crash) end
 
 -- Ways to leave the session of job:db() other than it was.
 local DIRT = { "SET @dirt = 1", "SELECT 1 INTO @dirt", "USE information_schema", "SELECT GET_LOCK('dirt', 0)",
-  "SET SESSION sql_mode = 'ANSI', time_zone = '+05:00'", "SET NAMES latin1", "LOCK TABLES torture_note READ",
+  "SET SESSION sql_mode = 'ANSI', time_zone = '+05:00'", "SET NAMES latin1", "LOCK TABLES torture_still READ",
   "CREATE TEMPORARY TABLE dirt SELECT 1 AS a", "SET TRANSACTION READ ONLY", "SET ROLE NONE", "CALL torture_dirt()",
   "SET SESSION TRANSACTION ISOLATION LEVEL SERIALIZABLE, READ ONLY" }
 

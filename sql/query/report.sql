@@ -203,9 +203,7 @@ ORDER BY j.id LIMIT ?
 -- name: report_jobs_child_ended
 -- Ended children of a job, newest id first. Params: parent, an id: all below; outcome or NULL
 -- twice, filter, limit. Index: child PRIMARY, a range: all children; finished PRIMARY. Locks: none.
-SELECT f.id, q.name AS queue, f.name, f.outcome AS state,
-       f.priority, f.run, f.attempts, f.polls, f.crashes, f.max_attempts,
-       f.created, f.parent, f.finished_at, f.reason, LEFT(f.error, 300) AS error
+SELECT {ended_columns}
 FROM nightshift_child p FORCE INDEX (PRIMARY)
 STRAIGHT_JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = p.id
 STRAIGHT_JOIN nightshift_queue q ON q.id = f.queue_id
@@ -252,9 +250,7 @@ ORDER BY finished_at DESC, id DESC LIMIT 1 OFFSET ?
 -- Finished jobs of one outcome, newest first. Params: as report_jobs_ended_from, but how many are
 -- looked at; filter, limit. Index: outcome (outcome, finished_at), a range, backwards; finished
 -- PRIMARY. Locks: none.
-SELECT f.id, q.name AS queue, f.name, f.outcome AS state,
-       f.priority, f.run, f.attempts, f.polls, f.crashes, f.max_attempts,
-       f.created, f.parent, f.finished_at, f.reason, LEFT(f.error, 300) AS error
+SELECT {ended_columns}
 FROM (SELECT id FROM nightshift_finished FORCE INDEX (outcome)
       WHERE outcome = ? AND finished_at >= ? AND finished_at <= ? AND (finished_at < ? OR id < ?)
       ORDER BY finished_at DESC, id DESC LIMIT ?) v
@@ -274,9 +270,7 @@ SELECT (SELECT id FROM nightshift_job WHERE id < ? ORDER BY id DESC LIMIT 1 OFFS
 -- name: report_jobs_page_ended
 -- Ended jobs by id, newest first. Params: an id, all below; an id, that one and all above;
 -- outcome or NULL twice, filter, limit. Index: finished PRIMARY, a range, backwards. Locks: none.
-SELECT f.id, q.name AS queue, f.name, f.outcome AS state,
-       f.priority, f.run, f.attempts, f.polls, f.crashes, f.max_attempts,
-       f.created, f.parent, f.finished_at, f.reason, LEFT(f.error, 300) AS error
+SELECT {ended_columns}
 FROM nightshift_finished f FORCE INDEX (PRIMARY)
 STRAIGHT_JOIN nightshift_queue q ON q.id = f.queue_id
 WHERE f.id < ? AND f.id >= ? AND (? IS NULL OR f.outcome = ?) AND {filter_ended}
@@ -338,9 +332,7 @@ ORDER BY s.run_at, s.job_id LIMIT ?
 -- name: report_jobs_tagged_ended
 -- Ended jobs with a tag, newest id first. Params: tag, an id: all below; outcome or NULL
 -- twice, filter, limit. Index: tag, a range, backwards; finished PRIMARY. Locks: none.
-SELECT f.id, q.name AS queue, f.name, f.outcome AS state,
-       f.priority, f.run, f.attempts, f.polls, f.crashes, f.max_attempts,
-       f.created, f.parent, f.finished_at, f.reason, LEFT(f.error, 300) AS error
+SELECT {ended_columns}
 FROM nightshift_tag p FORCE INDEX (tag)
 STRAIGHT_JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = p.job_id
 STRAIGHT_JOIN nightshift_queue q ON q.id = f.queue_id

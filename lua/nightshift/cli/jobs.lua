@@ -235,6 +235,17 @@ local function conditions(args)
   return given
 end
 
+--- `columns` makes the table's from the server's time.
+local function print_list(args, db, list, columns, none)
+  if args.json then
+    output.json_list(list)
+  elseif #list > 0 then
+    output.table(columns(units.seconds(context.must(db._handle:now()))), list)
+  else
+    output.line(none)
+  end
+end
+
 function commands.jobs(args)
   context.checked(report.FILTER.limit, args.limit, "--limit")
   local given = conditions(args)
@@ -242,13 +253,7 @@ function commands.jobs(args)
   local db <close> = context.connect(args)
   local list, more, code = db:jobs(given)
   context.must(list, more, code)
-  if args.json then
-    output.json_list(list)
-  elseif #list > 0 then
-    output.table(job_columns(units.seconds(context.must(db._handle:now()))), list)
-  else
-    output.line "no such jobs"
-  end
+  print_list(args, db, list, job_columns, "no such jobs")
   if more and more.looked then
     context.complain("looked at %d jobs, down to id %d; --after %d goes on", more.looked, more.after, more.after)
   end
@@ -277,13 +282,7 @@ function commands.errors(args)
   local db <close> = context.connect(args)
   local list, more, code = db:errors(given)
   context.must(list, more, code)
-  if args.json then
-    output.json_list(list)
-  elseif #list > 0 then
-    output.table(error_columns(units.seconds(context.must(db._handle:now()))), list)
-  else
-    output.line "no errors"
-  end
+  print_list(args, db, list, error_columns, "no errors")
   if more then context.complain("looked at %d jobs; --look %d looks at more", more.looked, more.looked * 10) end
 end
 
