@@ -255,7 +255,7 @@ local MOVED_ON <const> = { NOT_FOUND = true, STATE = true }
 local function one_by_one(handle, name, state, wanted, ids)
   local changed = 0
   for _, row in ipairs(asked(handle, state, wanted, ids)) do
-    local ok, message, code = handle[name](handle, row.id)
+    local ok, message, code = handle[name](handle, row.id, filter.ENDED[state] == true)
     if ok then changed = changed + 1 elseif not MOVED_ON[code] then must(nil, message, code) end
   end
   return changed, 0

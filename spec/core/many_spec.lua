@@ -147,6 +147,19 @@ describe("a filter", function()
     assert.equal(ids[1], assert(handle:queue("to"):claim()).id)
   end)
 
+  it("deletes no job that has ended, or lives again, since the filter was asked", function()
+    local lives, ended = assert(q:push "a"), assert(q:push "b")
+    for _ = 1, 2 do
+      local job = assert(q:claim())
+      assert(job.id == ended and job:ack() or job:release())
+    end
+    local _, _, code = handle._handle:delete(lives, true)
+    assert.equal("NOT_FOUND", code)
+    _, _, code = handle._handle:delete(ended, false)
+    assert.equal("NOT_FOUND", code)
+    assert.same({ "ready", "done" }, { handle:job(lives).state, handle:job(ended).state })
+  end)
+
   it("deletes jobs that do not run", function()
     local ids = dead { "a", "b" }
     local ready = assert(q:push("a", 1))

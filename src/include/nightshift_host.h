@@ -406,6 +406,9 @@ typedef struct ns_many {
   size_t nfilter;
 } ns_many;
 
+/* As ns_delete, of a job that has ended, or of one that has not: else NOT_FOUND. */
+ns_status ns_delete_if(ns_db *db, int64_t id, bool ended, ns_err *err);
+
 /* One transaction. A job that the filter does not hold for any more stays as it is. '*refused'
 ** counts jobs that stay because another live job has their unique key (retry, move). After a cut
 ** at the commit '*changed' may be too low.

@@ -114,12 +114,16 @@ static int db_reprioritise(lua_State *L) {
 Deletes a job that does not run, and all that is known of it.
 @function db:delete
 @tparam integer id
+@tparam[opt] boolean ended only when it has ended; false: only when it has not
 @return true, or nil, message, code `NOT_FOUND`, `STATE`
 */
 static int db_delete(lua_State *L) {
   ns_err err;
   ns_db *db = nsl_checkdb(L);
-  return nsl_result(L, ns_delete(db, luaL_checkinteger(L, 2), &err), &err);
+  int64_t id = luaL_checkinteger(L, 2);
+  ns_status st = lua_isnoneornil(L, 3) ? ns_delete(db, id, &err)
+                                       : ns_delete_if(db, id, lua_toboolean(L, 3), &err);
+  return nsl_result(L, st, &err);
 }
 
 static const nsl_field change_fields[] = {

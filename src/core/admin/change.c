@@ -127,11 +127,12 @@ static ns_status find_job(ns_db *db, ns_admin_work *w, ns_err *err) {
 
 static ns_status delete_run(ns_db *db, ns_tx *tx, ns_err *err) {
   ns_admin_work *w = tx->arg;
+  const bool *ended = w->arg;
   int64_t parent;
   ns_status st = find_job(db, w, err);
   if (st != NS_OK)
     return st;
-  if (!w->now.found && w->then.outcome[0] == '\0')
+  if ((!w->now.found && w->then.outcome[0] == '\0') || (ended != NULL && *ended == w->now.found))
     return tx->replay ? NS_OK : ns_db_no_job(w->id, err);
   parent = w->now.found ? w->now.parent : w->then.parent;
   st = check_parent(db, w->id, parent, err);
@@ -144,6 +145,12 @@ static ns_status delete_run(ns_db *db, ns_tx *tx, ns_err *err) {
 
 ns_status ns_delete(ns_db *db, int64_t id, ns_err *err) {
   ns_admin_work w = {.id = id};
+  ns_err_clear(err);
+  return ns_admin_run(db, &w, delete_run, err);
+}
+
+ns_status ns_delete_if(ns_db *db, int64_t id, bool ended, ns_err *err) {
+  ns_admin_work w = {.id = id, .arg = &ended};
   ns_err_clear(err);
   return ns_admin_run(db, &w, delete_run, err);
 }
