@@ -270,10 +270,14 @@ describe("the house", function()
   it("names no mark of sql/marks.sql as a placeholder of adopted tables", function()
     local placeholders, marks = { table = true, id = true }, 0
     for _, path in ipairs(files "lua/nightshift/source/*.lua") do
-      for list in io.open(path):read("a"):gmatch 'fill%("source_[%l_]+", (%b{})' do
-        for name in list:gmatch "([%l_]+) =" do placeholders[name] = true end
+      local words = io.open(path):read "a"
+      for _, pattern in ipairs { 'fill%("source_[%l_]+", (%b{})', '{ "%l+", (.-) }' } do
+        for list in words:gmatch(pattern) do
+          for name in list:gmatch '([%l_]+)"?%]? =' do placeholders[name] = true end
+        end
       end
     end
+    assert.is_true(placeholders["until"])
     assert.is_true(placeholders.where)
     for line in io.lines "sql/marks.sql" do
       local mark = line:match "^%-%- mark: (%S+)$"

@@ -118,10 +118,10 @@ describe("statements about what rows are owed, and their jobs,", function()
 
   for statement, found in pairs {
     source_attempts = { "j", "PRIMARY", "[[1,2]]" }, source_turn = { "nightshift_source", "PRIMARY", 1, 5 },
-    source_back_keys = { "u", "PRIMARY", 1, 1, "[[1,2]]" }, source_back_unready = { "r", "PRIMARY", 1, "[[100,5,1]]" },
+    source_back_unready = { "r", "PRIMARY", 1, "[[100,5,1]]" },
     source_back_ready = { "r", "PRIMARY", 1, 1, 1, "[1]", 10 },
-    source_debts = { "nightshift_owed", "of_row", 1, 5, 10 },
-    source_debts_of = { "o", "of_row", 1, "[1,2]" }, source_live = { "nightshift_unique_key", "PRIMARY", 1, "row:1:",
+    source_debts = { "nightshift_owed", "of_row", 1, 5, 6, 10 },
+    source_live = { "nightshift_unique_key", "PRIMARY", 1, "row:1:",
       "row:1;", 10 }, source_paid = { "o", "PRIMARY", "[1,2]" }, source_refused = { "o", "PRIMARY", "no", "[1,2]" },
   } do
     it("read by key: " .. statement, function()

@@ -17,15 +17,6 @@ UPDATE JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$[0]', attempts INT PATH '$
 STRAIGHT_JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id
 SET j.attempts = v.attempts
 
--- name: source_back_keys
--- Params: queue, source, [[row,job],…]. Key: PRIMARY of unique_key, one row at a time. They
--- are jobs no more.
-DELETE u FROM (SELECT ? AS queue, ? AS source) p
-STRAIGHT_JOIN JSON_TABLE(?, {rows}) v
-STRAIGHT_JOIN nightshift_unique_key u FORCE INDEX (PRIMARY)
-  ON u.queue_id = p.queue AND u.ukey = CONCAT('row:', p.source, ':', v.row_id)
-  AND u.job_id = v.job
-
 -- name: source_back_ready
 -- Params: queue, source, are failures known to the row, [job,…] or NULL for all, how many.
 -- Keys: PRIMARY of ready, a range, and of job; locks both, skipping rows of claims. Jobs that
@@ -82,19 +73,12 @@ JOIN (SELECT COUNT(*) AS n FROM (SELECT 1 FROM {table} t WHERE {done} LIMIT ?) l
 JOIN (SELECT COUNT(*) AS n FROM (SELECT 1 FROM {table} t WHERE {dead} LIMIT ?) l) x
 
 -- name: source_debts
--- Params: source, the row behind which the debts begin, how many. Key: of_row, a range in its
--- order; locks them, skipping debts that another runner has.
+-- Params: source, the row behind which the debts begin, the last row, how many. Key: of_row, a
+-- range in its order; locks them, skipping debts that another runner has.
 SELECT seq, row_id, job_id, failures, due, outcome
 FROM nightshift_owed FORCE INDEX (of_row)
-WHERE source = ? AND row_id > ? ORDER BY source, row_id, seq LIMIT ? FOR UPDATE SKIP LOCKED
-
--- name: source_debts_of
--- Params: source, [row,…]. Key: of_row, one row at a time; locks them. The debts to some rows.
-SELECT STRAIGHT_JOIN o.seq, o.row_id, o.job_id, o.failures, o.due, o.outcome
-FROM (SELECT ? AS source) p
-JOIN JSON_TABLE(?, {ids}) v
-JOIN nightshift_owed o FORCE INDEX (of_row) ON o.source = p.source AND o.row_id = v.id
-FOR UPDATE SKIP LOCKED
+WHERE source = ? AND row_id > ? AND row_id <= ?
+ORDER BY source, row_id, seq LIMIT ? FOR UPDATE SKIP LOCKED
 
 -- name: source_delete
 -- Template. Params: [row,…]. Key: PRIMARY, one row at a time, locked by source_lock.
@@ -253,13 +237,6 @@ FROM JSON_TABLE(?, {ids}) l
 JOIN {table} t FORCE INDEX (PRIMARY) ON {id} = l.id WHERE {where}
 LIMIT ? FOR UPDATE SKIP LOCKED
 
--- name: source_look
--- Template. Params: the lowest row, [row,…] to leave alone, [name,…] that are served or NULL,
--- how many. Rows that may be taken in. Index: status, then the order. No locks.
-{source_utc}SELECT {id} AS id FROM {table} t
-WHERE {where} AND {id} >= ? AND NOT JSON_CONTAINS(?, {id}) AND ({served})
-ORDER BY {order} LIMIT ?
-
 -- name: source_lost
 -- Template. Params: [[row,job],…]. Key: PRIMARY, one row at a time. No locks. Jobs that have lost
 -- their row: it is gone, or says so.
@@ -279,11 +256,6 @@ STRAIGHT_JOIN {table} t FORCE INDEX (PRIMARY) ON {id} = l.id
 -- waits. Index: status. No locks.
 {source_utc}SELECT MIN(v.due) / 1000000 AS seconds
 FROM (SELECT {until} AS due FROM {table} t WHERE {where} LIMIT 100000) v
-
--- name: source_overdue
--- Template. Params: how many. Rows that other programs have had for too long. Index: status. No
--- locks.
-{source_utc}SELECT {id} AS id FROM {table} t WHERE {where} LIMIT ?
 
 -- name: source_owe
 -- Params: [[source,row,job,failures,due,outcome,why],…]. Key: PRIMARY, appended at its end. Does
@@ -306,11 +278,11 @@ DELETE o FROM JSON_TABLE(?, {ids}) v
 STRAIGHT_JOIN nightshift_owed o FORCE INDEX (PRIMARY) ON o.seq = v.id
 
 -- name: source_pick
--- Template. Params: at most one of its conditions, the row behind which they begin, how many.
--- Rows in the order of their ids, so that nothing is sorted and deleted rows are not read
--- again. Index: PRIMARY. No locks.
-{source_utc}SELECT {id} AS id FROM {table} t FORCE INDEX (PRIMARY)
-WHERE {where} AND {id} > ? ORDER BY {id} LIMIT ?
+-- Template. Params: those of its condition, how many. Ids of rows: by an index of the status, or by
+-- PRIMARY in their order, behind one of them. There nothing is sorted, and deleted rows are not
+-- read again. No locks.
+{source_utc}SELECT {id} AS id FROM {table} t {index}
+WHERE {where} ORDER BY {order} LIMIT ?
 
 -- name: source_refused
 -- Params: words, [seq,…]. Key: PRIMARY of owed, one row at a time. The server has refused them.
@@ -368,4 +340,3 @@ UPDATE nightshift_source SET seen = {now} WHERE id = ? AND COALESCE(seen, 0) <= 
 SET STATEMENT time_zone='+00:00', innodb_lock_wait_timeout=0, lock_wait_timeout=0 FOR
 UPDATE JSON_TABLE(?, {source_rows}) l
 STRAIGHT_JOIN {table} t FORCE INDEX (PRIMARY) ON {id} = l.id SET {set} WHERE {where}
-

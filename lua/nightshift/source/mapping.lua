@@ -64,7 +64,7 @@ local column_of = part { column = column }
 
 --- Check: text, or {column =} that has the text.
 local function text_or_column(value, what)
-  if type(value) == "string" then return value end
+  if type(value) == "string" then return { text = value } end
   return column_of(value, what)
 end
 
@@ -83,48 +83,45 @@ local function every(value, what)
   return nil, ("%s must be from 0.05 to 60 seconds"):format(what)
 end
 
+-- The parts in the order of their checks; then the options of a push that all of its jobs have,
+-- and the states.
+local PARTS = { "id", "status", "claimed_by", "claimed_at", "completed_at", "started", "updated", "retry_after",
+  "host", "attempts", "attempts_left", "priority", "parent", "name", "payload" }
+local PUSH = { "max_polls", "max_crashes", "deadline", "timeout", "backoff" }
+local STATES = { "open", "processing", "done", "failed", "parent_done" }
+
 local MAPPING = {
   strategy = gone "there is one way to claim: leave 'strategy' out",
   allow_alter = gone "no triggers are added to a table, which is looked at each second: leave 'allow_alter' out",
-  table = column, id = column, claimed_by = column, claimed_at = column, completed_at = column, started = column,
-  updated = column, host = column, attempts = column, attempts_left = column, retry_after = column,
-  status = part { column = column, open = state, processing = state, done = state, failed = state },
+  table = column, status = part { column = column, open = state, processing = state, done = state, failed = state },
   priority = part { column = column, higher_first = options.typed "boolean", decay = options.integer(0, 1 << 31) },
   parent = part { column = column, done = state }, name = text_or_column, payload = column_of,
   max_attempts = options.COUNT, overdue = options.duration, order = options.one_of("id", "-id"),
   alone = options.typed "boolean", time_zone = column, every = every,
 }
-
--- Options of a push that all of its jobs have.
-local PUSH = { "max_polls", "max_crashes", "deadline", "timeout", "backoff" }
+for _, name in ipairs(PARTS) do MAPPING[name] = MAPPING[name] or column end
 for _, name in ipairs(PUSH) do MAPPING[name] = options.PUSH[name] end
 
--- The parts in the order of their checks, and the parts that are a table with `column`.
-local PARTS = { "id", "status", "claimed_by", "claimed_at", "completed_at", "started", "updated", "retry_after",
-  "host", "attempts", "attempts_left", "priority", "parent", "name", "payload" }
-local TABLES = { status = true, priority = true, parent = true, name = true, payload = true }
-local STATES = { "open", "processing", "done", "failed", "parent_done" }
-
 --- The name of a part, or a state, in messages.
-local function called(name) return TABLES[name] and name .. ".column" or name end
+local function called(name) return MAPPING[name] == column and name or name .. ".column" end
 
 local function state_called(name) return name == "parent_done" and "parent.done" or "status." .. name end
 
 --- The options as this page wants them: names of columns in `columns`, by part.
 local function flat(given)
-  local priority = given.priority or {}
-  local map = { table = given.table, columns = { id = "id" }, states = {}, parts = {}, push = {},
+  local priority, name = given.priority or {}, given.name or {}
+  local map = { table = given.table, columns = {}, states = {}, parts = {}, push = {},
     max_attempts = given.max_attempts, overdue = given.overdue, zone = given.time_zone, alone = given.alone,
-    every = given.every, handler = type(given.name) ~= "table" and (given.name or given.table) or nil,
+    every = given.every, handler = name.text or not name.column and given.table or nil,
     decay = priority.decay or 0, lower_first = priority.higher_first == false, newest_first = given.order == "-id" }
-  for _, name in ipairs(PARTS) do
-    local one = given[name]
-    if TABLES[name] then one = type(one) == "table" and one.column or nil end
-    map.columns[name] = one or map.columns[name]
+  for _, part_name in ipairs(PARTS) do
+    local one = given[part_name]
+    if type(one) == "table" then one = one.column end
+    map.columns[part_name] = one or part_name == "id" and "id" or nil
   end
-  for _, name in ipairs(STATES) do map.states[name] = given.status[name] end
+  for _, state_name in ipairs(STATES) do map.states[state_name] = given.status[state_name] end
   map.states.parent_done = given.parent and given.parent.done
-  for _, name in ipairs(PUSH) do map.push[name] = given[name] end
+  for _, option in ipairs(PUSH) do map.push[option] = given[option] end
   return map
 end
 
@@ -268,9 +265,6 @@ local function check_kinds(map)
       invalid("%s: column '%s' is GENERATED, and here it must be one that can be written", called(name), field.name)
     end
   end
-  if map.parts.attempts and map.parts.attempts_left then
-    invalid "attempts are counted up ('attempts') or down ('attempts_left'), not both"
-  end
   local counter = map.parts.attempts or map.parts.attempts_left
   if counter and (map.max_attempts or 0) > counter.most then
     invalid("max_attempts: column '%s' is %s and ends at %d, before %d", counter.name, counter.type, counter.most,
@@ -367,23 +361,34 @@ end
 ---@param map nightshift.source.Mapping
 function mapping.shows_claims(map) return map.states.processing ~= nil or map.parts.claimed_by ~= nil end
 
-local function check_needed(map)
-  local parts, states, shows = map.parts, map.states, mapping.shows_claims(map)
-  local counted = parts.attempts_left or parts.attempts and map.max_attempts
-  if map.overdue and not parts.claimed_at then
-    invalid "'overdue' needs to know since when a row is claimed: name the column 'claimed_at'"
-  end
-  if not shows and not map.alone then
-    invalid("what shows that a row of '%s' is taken? 'status.processing', or a 'claimed_by' column. "
-      .. "Where there is neither, and no other program works on the table, say alone = true", map.table)
-  end
-  if states.open == nil then invalid "'status.open' is needed" end
-  if states.done == nil and not parts.completed_at then
-    invalid "how is a row marked as done? By 'status.done', or by a 'completed_at' column"
-  end
-  if not shows and states.failed == nil and not counted then -- it would look like an open row
-    invalid("what ends a row of '%s' that has failed for good? 'status.failed', 'attempts_left', or 'attempts' "
-      .. "and 'max_attempts'", map.table)
+local function shows_end(map) -- a row that has failed for good; it would look like an open one
+  local parts = map.parts
+  return map.states.failed ~= nil or parts.attempts_left or parts.attempts and map.max_attempts
+end
+
+-- Mappings that are no use: how to know one, and what is said of it.
+local REFUSALS = {
+  { function(map) return map.parts.attempts and map.parts.attempts_left end,
+    "attempts are counted up ('attempts') or down ('attempts_left'), not both" },
+  { function(map) return map.overdue and not map.parts.claimed_at end,
+    "'overdue' needs to know since when a row is claimed: name the column 'claimed_at'" },
+  { function(map) return not mapping.shows_claims(map) and not map.alone end,
+    "what shows that a row of '{table}' is taken? 'status.processing', or a 'claimed_by' column. "
+      .. "Where there is neither, and no other program works on the table, say alone = true" },
+  { function(map) return map.states.open == nil end, "'status.open' is needed" },
+  { function(map) return map.states.done == nil and not map.parts.completed_at end,
+    "how is a row marked as done? By 'status.done', or by a 'completed_at' column" },
+  { function(map) return not mapping.shows_claims(map) and not shows_end(map) end,
+    "what ends a row of '{table}' that has failed for good? 'status.failed', 'attempts_left', or 'attempts' "
+      .. "and 'max_attempts'" },
+  { function(map) return map.engine and map.engine ~= "InnoDB" end, -- none: the table is being altered
+    "table '{table}' is {engine}, which has no row locks: ALTER TABLE {table} ENGINE=InnoDB" },
+}
+
+local function check_use(map)
+  for _, refusal in ipairs(REFUSALS) do
+    local is_refused, message = table.unpack(refusal)
+    if is_refused(map) then invalid("%s", (message:gsub("{(%l+)}", map))) end
   end
 end
 
@@ -400,18 +405,12 @@ local function check_zone(map, handle)
   must(ok, message, code)
 end
 
---- Rows of a table without row locks cannot be claimed.
-local function check_engine(map)
-  if not map.engine or map.engine == "InnoDB" then return end -- none: it is being altered
-  invalid("table '%s' is %s, which has no row locks: ALTER TABLE %s ENGINE=InnoDB", map.table, map.engine, map.table)
-end
-
 --- Reads a mapping and checks it against the live table.
 ---@type fun(handle: userdata, given: table): nightshift.source.Mapping|nil, string?, string?
 mapping.check = caught(function(handle, given)
   local map = must(mapping.read(given))
-  for _, check in ipairs { read_fields, find_columns, check_kinds, check_key, check_shared, check_states, check_needed,
-    check_zone, check_engine } do
+  for _, check in ipairs { read_fields, find_columns, check_kinds, check_key, check_states, check_use, check_shared,
+    check_zone } do
     check(map, handle)
   end
   return map

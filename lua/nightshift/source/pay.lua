@@ -101,7 +101,7 @@ end
 
 --- The next debts, from where the last look ended, and where the look behind them begins.
 local function next_debts(self)
-  local debts = steps.ask(self, "source_debts", self.id, self.paid_to, AT_ONCE)
+  local debts = steps.ask(self, "source_debts", self.id, self.paid_to, math.maxinteger, AT_ONCE)
   return debts, #debts == AT_ONCE and debts[#debts].row_id or 0
 end
 
@@ -112,7 +112,7 @@ end
 
 --- Pays the debts to one row. When none is left the row is not waited for.
 local function row(self, id, waits)
-  local debts = steps.ask(self, "source_debts_of", self.id, steps.list { id })
+  local debts = steps.ask(self, "source_debts", self.id, id - 1, id, AT_ONCE)
   if #debts == 0 then self.locked[id] = nil end
   return settle(self, debts, waits)
 end

@@ -100,7 +100,8 @@ local function give_back(self, ids)
   for _, change in ipairs {
     { "source_owe", list(("[%d,{row_id},{id},0,null,\"open\"]"):format(self.id)) },
     { "source_back_unready", self.queue, list "[{rank},{ready_at},{id}]" },
-    { "source_back_keys", self.queue, self.id, list "[{row_id},{id}]" }, { "settle_gone", gone },
+    { "settle_unique_list", list(('[{id},%d,"row:%d:{row_id}"]'):format(self.queue, self.id)) },
+    { "settle_gone", gone },
   } do
     steps.all_of(steps.ask(self, table.unpack(change)), #jobs)
   end

@@ -1,11 +1,11 @@
 --- The statements of an adopted table, made of its mapping. They tell which rows may be taken
 -- in, which are a job's, and which have ended, and they write the columns.
 --
--- Text that is the same for all tables stands in sql/query/source.sql, with marks for the rest.
--- Values of the mapping stand in them as literals, names in backticks. The parameter of a
--- statement is one list in JSON, and numbers. A statement is made at its first use.
---
--- A part of a statement about a column that is not mapped is nil, and is left out.
+-- Rules say what makes a statement: texts with marks. The mark {claimed_by} is that part's column,
+-- or the rule of that name; {now updated} is a function of the maker with an argument. A text with
+-- a mark that the mapping has nothing for is nil itself, and is left out. Values of the mapping
+-- stand in the texts as literals, names in backticks. The parameters are one list in JSON, and
+-- numbers. A statement is made at its first use.
 --
 -- Every statement runs in UTC, so each time is an instant. Columns without a zone are read and
 -- written through the mapping's zone, in which hours may be missing or come twice.
@@ -17,6 +17,16 @@ local text = {}
 
 local quoted = mapping.quoted
 
+--- Makes the texts of one table.
+---@class nightshift.source.Maker
+---@field map nightshift.source.Mapping
+---@field parts table<string, nightshift.source.Field>
+---@field states table<string, any>
+---@field row string the alias of the row
+---@field job string the id of its job
+local Maker = {}
+Maker.__index = Maker
+
 --- A value as text of a statement; only letters of numbers come of it.
 local function literal(value)
   if value == core.null then return "NULL" end
@@ -24,75 +34,59 @@ local function literal(value)
   return ("_utf8mb4 X'%s'"):format((value:gsub(".", function(c) return ("%02X"):format(c:byte()) end)))
 end
 
---- The texts that are there, with another between them; nil: none is.
-local function joined(between, ...)
-  local list = {}
-  for i = 1, select("#", ...) do list[#list + 1] = select(i, ...) or nil end
-  return #list > 0 and table.concat(list, between) or nil
-end
-
---- All of some conditions.
-local function all_of(...)
-  local words = joined(") AND (", ...)
-  return words and "(" .. words .. ")"
-end
-
-local function set_of(...) return joined(", ", ...) end
-
---- Makes the parts of statements that a mapping needs.
----@class nightshift.source.Maker
----@field map nightshift.source.Mapping
----@field parts table<string, nightshift.source.Field>
----@field states table<string, any>
-local Maker = {}
-Maker.__index = Maker
-
---- A column of the row, `t` unless told.
-function Maker:column(part, alias)
+--- The column of a part.
+function Maker:column(part)
   local field = self.parts[part]
-  return field and (alias or "t") .. "." .. quoted(field.name)
+  return field and self.row .. "." .. quoted(field.name)
 end
 
---- A text with columns of the row for {part}, and values for {1}, {2}; nil: one of them is not
--- there.
+--- A text with its marks filled in, and values for {1}, {2}; nil: one of them is not there.
 function Maker:sql(words, ...)
   local values, whole = { ... }, true
-  words = words:gsub("{([%l%d_]+)}", function(mark)
-    local value = values[tonumber(mark)] or self:column(mark)
+  words = words:gsub("{([%w_]+) ?([%l_]*)}", function(mark, argument)
+    local value
+    if argument ~= "" then value = self[mark](self, argument)
+    elseif tonumber(mark) then value = values[tonumber(mark)]
+    else value = self:column(mark) or self:rule(mark) end
     whole = whole and value
-    return value
+    return value or nil
   end)
   return whole and words or nil
+end
+
+--- The same for another row, or job: fields that differ.
+function Maker:with(changes)
+  for key, value in pairs(self) do changes[key] = changes[key] or value end
+  return setmetatable(changes, Maker)
 end
 
 -- --------------------------------------------------------------------- times
 
 --- Has the column a time without a zone?
-local function is_local(field) return not field.type:lower():find "^timestamp" end
+local function is_local(field) return field.kind == "time" and not field.type:lower():find "^timestamp" end
 
 --- An instant, in UTC, as the column has it.
 function Maker:as_column(part, instant)
   local field = self.parts[part]
-  if not field or field.kind == "time" and not is_local(field) then return instant end
-  if field.kind == "whole" then return self:sql("CEIL(UNIX_TIMESTAMP({1}))", instant) end
-  return self:sql("CONVERT_TZ({1}, '+00:00', '{2}')", instant, self.map.zone)
+  if field and field.kind == "whole" then return self:sql("CEIL(UNIX_TIMESTAMP({1}))", instant) end
+  return field and is_local(field) and self:sql("CONVERT_TZ({1}, '+00:00', '{2}')", instant, self.map.zone) or instant
 end
 
 --- The column's value as an instant in UTC. In an hour that comes twice it may mean two
 -- instants; this is the later.
 function Maker:instant(part)
   local field, column = self.parts[part], self:column(part)
-  if not field or field.kind == "time" and not is_local(field) then return column end
-  if field.kind == "whole" then return self:sql("FROM_UNIXTIME({1})", column) end
+  if field and field.kind == "whole" then return self:sql("FROM_UNIXTIME({1})", column) end
+  if not field or not is_local(field) then return column end
   return self:sql("(CONVERT_TZ({1}, '{2}', '+00:00') + INTERVAL (CONVERT_TZ(CONVERT_TZ({1}, '{2}', '+00:00') "
     .. "+ INTERVAL 1 HOUR, '+00:00', '{2}') = {1}) HOUR)", column, self.map.zone)
 end
 
 local NOW = "UTC_TIMESTAMP(6)"
-local RENEWED = 15000000 -- µs: a claim that is younger need not be renewed
 
 function Maker:now(part)
-  return self.parts[part].kind == "whole" and "UNIX_TIMESTAMP()" or self:as_column(part, NOW)
+  local field = self.parts[part]
+  return field and (field.kind == "whole" and "UNIX_TIMESTAMP()" or self:as_column(part, NOW))
 end
 
 --- Is the time of a column at least so many µs ago? NULL is not.
@@ -104,10 +98,20 @@ function Maker:is_past(part, us)
   return self:sql("{1} <= {2} - INTERVAL {3} MICROSECOND", self:instant(part), NOW, us)
 end
 
---- µs until the row is due; NULL: it does not wait for its time.
-function Maker:until_due()
-  return self:sql("NULLIF(GREATEST(TIMESTAMPDIFF(MICROSECOND, {1}, {2}), 0), 0)", NOW, self:instant "retry_after")
-    or "NULL"
+--- ... by now; ... by as long as a parameter says.
+function Maker:over(part) return self:is_past(part, 0) end
+
+function Maker:old(part) return self:is_past(part, "?") end
+
+--- µs until the time of a column; NULL: it is over.
+function Maker:left(part)
+  return self:sql("NULLIF(GREATEST(TIMESTAMPDIFF(MICROSECOND, {1}, {2}), 0), 0)", NOW, self:instant(part))
+end
+
+--- µs of the least that a column of time can say.
+local function unit_of(field)
+  if field.kind == "whole" then return 1000000 end
+  return 10 ^ (6 - (tonumber(field.type:match "%((%d)%)") or 0)) // 1 | 0
 end
 
 -- -------------------------------------------------------------------- states
@@ -122,43 +126,39 @@ end
 --- A value of the status.
 function Maker:value(name)
   local field, value = self.parts.status, self.states[name]
-  if type(value) ~= "string" then return literal(value) end
+  if type(value) ~= "string" then return value ~= nil and literal(value) or nil end
   if field.kind == "time" and not is_local(field) then
     return self:sql("CONVERT_TZ(CAST({1} AS DATETIME), '{2}', '+00:00')", literal(value), self.map.zone)
   end
   return self:collated("status", literal(value))
 end
 
-function Maker:in_state(name, alias)
-  local column, value = self:column("status", alias), self.states[name]
-  if value == core.null then return column .. " IS NULL" end
-  if self.parts.status.kind ~= "time" or mapping.is_date(self.map, name) then
-    return column .. " = " .. self:value(name)
-  end
-  local words = { column .. " IS NOT NULL" } -- any date, except dates of other states
+--- Is a state any date, except for dates of other states?
+function Maker:is_any(name)
+  return self.states[name] ~= core.null and self.parts.status.kind == "time" and not mapping.is_date(self.map, name)
+end
+
+--- Is the row in a state?
+function Maker:is(name)
+  local value = self:value(name)
+  if not value then return nil end
+  if self.states[name] == core.null then return self:sql "{status} IS NULL" end
+  if not self:is_any(name) then return self:sql("{status} = {1}", value) end
+  local words = { self:sql "{status} IS NOT NULL" }
   for _, other in ipairs { "open", "processing", "done", "failed" } do
-    if mapping.is_date(self.map, other) then words[#words + 1] = column .. " <> " .. self:value(other) end
+    words[#words + 1] = mapping.is_date(self.map, other) and self:sql("{status} <> {1}", self:value(other)) or nil
   end
   return table.concat(words, " AND ")
 end
 
 --- The assignment of a state; its value for any date is now.
-function Maker:set_state(name)
-  local value = self.states[name]
-  if value == nil then return nil end
-  local is_any = value ~= core.null and self.parts.status.kind == "time" and not mapping.is_date(self.map, name)
-  return self:sql("{status} = {1}", is_any and self:now "status" or self:value(name))
+function Maker:set(name)
+  local value = self:value(name)
+  return value and self:sql("{status} = {1}", self:is_any(name) and self:now "status" or value)
 end
 
--- ---------------------------------------------------------------- conditions
-
---- Rows that are done stay in a state of open rows when only a date tells.
-function Maker:not_done() return self.states.done == nil and self:sql "{completed_at} IS NULL" end
-
---- May the row fail once more? A row that may not is never run.
-function Maker:may_fail()
-  return self:sql "{attempts_left} > 0" or self:sql("COALESCE({attempts}, 0) < {1}", self.map.max_attempts)
-end
+--- The limit of a column: of counts, or characters.
+function Maker:most(part) return self.parts[part] and self.parts[part].most end
 
 --- The value of a column that names nothing, or no time; nil: it cannot say that.
 function Maker:nothing(part)
@@ -166,262 +166,228 @@ function Maker:nothing(part)
   return field and (field.nullable and "NULL" or field.kind == "text" and "''") or nil
 end
 
---- Unclaimed rows that may be run sooner or later.
-function Maker:waiting()
-  return all_of(self:in_state "open", self:not_done(), self:may_fail(),
-    self.states.processing == nil and self:sql("{claimed_by} <=> {1}", self:nothing "claimed_by"),
-    self:sql("({id} | 0) BETWEEN 1 AND {1}", math.maxinteger))
+--- The assignment of a value to a column, unless the status has that column.
+function Maker:assign(part, value)
+  local is_own = value and self.parts[part] ~= self.parts.status
+  return is_own and self:column(part) .. " = " .. value or nil
 end
 
---- ... that are due.
-function Maker:due() return self:sql("{retry_after} IS NULL OR {1}", self:is_past("retry_after", 0)) end
+function Maker:stamp(part) return self:assign(part, self:now(part)) end
 
-function Maker:parent_done()
-  if not self.parts.parent then return nil end
-  local name = self.states.parent_done ~= nil and "parent_done" or self.states.done ~= nil and "done"
-  local done = name and self:in_state(name, "p") or self:column("completed_at", "p") .. " IS NOT NULL"
-  return self:sql("{parent} IS NULL OR (SELECT {1} FROM {2} p WHERE {3} = {parent})", done, self.table,
-    self:column("id", "p"))
+function Maker:clear(part) return self:assign(part, self:nothing(part)) end
+
+-- --------------------------------------------------------------------- rules
+
+--- The texts of a list that are there, with another between them; nil: none is.
+local function joined(m, list, between, before, behind)
+  local words = {}
+  for _, one in ipairs(list) do words[#words + 1] = m:sql(one) end
+  return #words > 0 and before .. table.concat(words, between) .. behind or nil
 end
 
-function Maker:has_no_job()
-  return self:sql("NOT EXISTS (SELECT 1 FROM nightshift_unique_key u WHERE u.queue_id = {1} AND u.ukey = "
-    .. "CONCAT('row:{2}:', {id}))", self.queue, self.source)
+--- All of some conditions; the assignments of some columns; the first of some texts: as far as
+-- they are there.
+local function all(list) return function(m) return joined(m, list, ") AND (", "(", ")") end end
+
+local function set(list) return function(m) return joined(m, list, ", ", "", "") end end
+
+local function first(list)
+  return function(m)
+    local words
+    for _, one in ipairs(list) do words = words or m:sql(one) end
+    return words
+  end
 end
 
---- The row has no job, and is owed nothing.
-function Maker:is_free()
-  return all_of(self:has_no_job(),
-    self:sql("NOT EXISTS (SELECT 1 FROM nightshift_owed o WHERE o.source = {1} AND o.row_id = {id})", self.source))
-end
+--- A text where the mapping has no value for a state.
+local function without(state, words) return function(m) return m.states[state] == nil and m:sql(words) end end
 
---- The same for tables without a column that shows claims.
-function Maker:unkeyed() return not mapping.shows_claims(self.map) and self:is_free() end
+local RENEWED = 15000000 -- µs: a claim that is younger need not be renewed
 
---- Rows that may be taken in now.
-function Maker:ready() return all_of(self:waiting(), self:due(), self:parent_done(), self:unkeyed()) end
+local rules = {
+  -- Unclaimed rows that may be run sooner or later. Rows that are done stay in a state of open
+  -- rows when only a date tells. A row that may not fail once more is never run.
+  not_done = without("done", "{completed_at} IS NULL"),
+  may_fail = first { "{attempts_left} > 0", "COALESCE({attempts}, 0) < {max_attempts}" },
+  unclaimed = without("processing", "{claimed_by} <=> {nothing claimed_by}"),
+  waiting = all { "{is open}", "{not_done}", "{may_fail}", "{unclaimed}",
+    "({id} | 0) BETWEEN 1 AND 9223372036854775807" },
 
---- Open rows that are not due, or wait for their parents.
-function Maker:later()
-  local early = self:sql("NOT COALESCE({1}, FALSE)", all_of(self:due(), self:parent_done()))
-  return early and all_of(self:waiting(), self:unkeyed(), early) or "FALSE"
-end
+  -- ... that may be taken in now, or not yet. Where no column shows claims they have no job and are
+  -- owed nothing.
+  has_no_job = "NOT EXISTS (SELECT 1 FROM nightshift_unique_key u WHERE u.queue_id = {queue} AND u.ukey = "
+    .. "CONCAT('row:{source}:', {id}))",
+  is_free = all { "{has_no_job}",
+    "NOT EXISTS (SELECT 1 FROM nightshift_owed o WHERE o.source = {source} AND o.row_id = {id})" },
+  unkeyed = function(m) return not mapping.shows_claims(m.map) and m:rule "is_free" end,
+  free = all { "{waiting}", "{unkeyed}" },
+  due = "{retry_after} IS NULL OR {over retry_after}",
+  lockable = all { "{waiting}", "{due}" },
+  parent_is_done = function(m)
+    return m:with { row = "p" }:rule(m.states.parent_done ~= nil and "is_parent_done" or "done")
+  end,
+  is_parent_done = "{is parent_done}",
+  parent_done = "{parent} IS NULL OR (SELECT {parent_is_done} FROM {table} p WHERE {parent_id} = {parent})",
+  parent_id = function(m) return m:with { row = "p" }:column "id" end,
+  timely = all { "{due}", "{parent_done}" },
+  ready = all { "{free}", "{timely}" },
+  later = first { "{free} AND NOT COALESCE({timely}, FALSE)", "FALSE" },
+  until_due = first { "{left retry_after}", "NULL" },
 
---- Rows that are claimed, as far as their state says.
-function Maker:claimed(...)
-  return all_of(self:in_state(self.states.processing ~= nil and "processing" or "open"), self:not_done(), ...)
-end
+  -- Rows at work: all, those of a job, those of other programs. Where nothing in a row says so
+  -- there are none of these: see `alone`.
+  at_work = first { "{is processing}", "{is open}" },
+  claimed = all { "{at_work}", "{not_done}" },
+  claimant = function(m) return m:collated("claimed_by", ("CONCAT('ns:', %s)"):format(m.job)) end,
+  ours = all { "{claimed}", "{claimed_by} = {claimant}" },
+  not_ours = first { "{claimed_by} NOT LIKE 'ns:%'", "{has_no_job}" },
+  named = without("processing", "{claimed_by} <> ''"),
+  theirs = function(m)
+    return mapping.shows_claims(m.map) and all { "{claimed}", "{not_ours}", "{named}" }(m) or "FALSE"
+  end,
+  overdue = function(m)
+    local us = m.map.overdue
+    return us and m:sql("{theirs} AND {1}", m:is_past("claimed_at", us))
+  end,
 
---- The value by which a row names its job.
-function Maker:claimant(job) return self:collated("claimed_by", ("CONCAT('ns:', %s)"):format(job or "l.job")) end
+  -- Rows that have ended. For people, rows without a column for that still name their last job.
+  done = first { "{is done}", "{completed_at} IS NOT NULL" },
+  untouched = all { "{is open}", "{not_done}" },
+  said_dead = first { "{is failed}", "{untouched} AND NOT ({may_fail})" },
+  dead_of_job = first { "{said_dead}", "{ours}" },
+  last_job = "{claimed_by} LIKE 'ns:%' AND {claimed} AND {is_free}",
+  dead = first { "{said_dead}", "{last_job}", "FALSE" },
+  childless = function(m)
+    local c = m:with { row = "c" }
+    return m:sql("NOT EXISTS (SELECT 1 FROM {table} c WHERE {1} = {id} AND {2} <> {id})", c:column "parent",
+      c:column "id")
+  end,
+  done_leaf = all { "{done}", "{childless}" }, dead_leaf = all { "{dead}", "{childless}" },
+  date_of_state = function(m) return m.parts.status.kind == "time" and m:old "status" end,
+  done_long_ago = first { "{old completed_at}", "{date_of_state}", "{old updated}" },
 
---- Rows of a job, which the list l names unless it is told.
-function Maker:ours(job) return self:claimed(self:sql("{claimed_by} = {1}", self:claimant(job))) end
+  -- Assignments. l.n failures more are counted as far as their column goes.
+  count = set { "{attempts} = IF(COALESCE({attempts}, 0) < {most attempts} - l.n, COALESCE({attempts}, 0) + l.n, "
+    .. "GREATEST(COALESCE({attempts}, 0), {most attempts}))",
+    "{attempts_left} = IF({attempts_left} > l.n, {attempts_left} - l.n, IF(l.n > 0, 0, {attempts_left}))",
+    "{priority_sinks}" },
+  -- ... and so is what a failure costs.
+  priority_sinks = function(m)
+    local field, limit, beyond, less, more = m.parts.priority, "least", "<", "-", "+"
+    if m.map.lower_first then limit, beyond, less, more = "most", ">", "+", "-" end
+    return m.map.decay > 0 and m:sql("{priority} = IF({priority} {3} {1} {5} l.n * {2}, {1}, {priority} {4} l.n * {2})",
+      field and field[limit], m.map.decay, beyond, less, more)
+  end,
+  -- The time of the next run, rounded up: the row is not claimed before.
+  due_of = function(m)
+    local unit = m.parts.retry_after and unit_of(m.parts.retry_after)
+    return unit and m:as_column("retry_after", m:sql("FROM_UNIXTIME((l.due + {1}) DIV {2} * {2} / 1000000)",
+      unit - 1, unit))
+  end,
+  unclaim = set { "{clear claimed_by}", "{clear claimed_at}", "{stamp updated}" },
+  to_taken = set { "{set processing}", "{claimed_by} = {claimant}", "{stamp claimed_at}", "{stamp started}",
+    "{host} = LEFT({machine}, {most host})", "{stamp updated}" },
+  to_failed = set { "{count}", "{retry_after} = COALESCE({due_of}, {retry_after})", "{stamp updated}" },
+  to_done = set { "{set done}", "{count}", "{stamp completed_at}", "{stamp updated}" },
+  to_end = set { "{set done}", "{stamp completed_at}", "{stamp updated}" }, -- it has not failed since it said so
+  to_open = set { "{set open}", "{count}", "{unclaim}" },
+  -- Given up: failed, or its attempts are used up. Where neither can be said the row stays as it
+  -- is, out of the way.
+  used_up = first { "{attempts_left} = 0", "{attempts} = GREATEST(COALESCE({attempts}, 0), {max_attempts})" },
+  given_up = first { "{set failed}", "{used_up}, {set open}" },
+  to_dead = function(m)
+    return set { "{count}", "{given_up}", m:rule "given_up" and "{unclaim}" or "{stamp updated}" }(m)
+  end,
+  -- As before its first attempt, except for a priority that has sunk.
+  attempts_in_all = first { "{max_attempts}", "1" },
+  at_once = first { "{clear retry_after}", "{stamp retry_after}" },
+  to_new = set { "{set open}", "{attempts} = 0", "{attempts_left} = {attempts_in_all}", "{at_once}", "{unclaim}" },
+  -- Overdue: another failure, which may be its last.
+  is_last = first { "{attempts_left} <= 1", "COALESCE({attempts}, 0) >= {max_attempts} - 1" },
+  after_reset = first { "{status} = IF({is_last}, {value failed}, {value open})", "{set open}" },
+  to_reset = set { "{after_reset}", "{count}", "{unclaim}" },
 
---- Rows claimed by another program. Where nothing in a row says so there are none: see `alone`.
-function Maker:theirs()
-  if not mapping.shows_claims(self.map) then return "FALSE" end
-  return self:claimed(self:sql "{claimed_by} NOT LIKE 'ns:%'" or self:has_no_job(),
-    self.states.processing == nil and self:sql "{claimed_by} <> ''")
-end
+  -- All columns, as text: times in the mapping's zone.
+  columns = function(m)
+    local words = {}
+    for i, field in ipairs(m.map.fields) do
+      words[i] = "t." .. quoted(field.name)
+      if field.kind == "time" and not is_local(field) then
+        words[i] = m:sql("COALESCE(CONVERT_TZ({1}, '+00:00', '{2}'), {1}) AS {3}", words[i], m.map.zone,
+          quoted(field.name))
+      end
+    end
+    return table.concat(words, ", ")
+  end,
+  direction = function(m) return m.map.lower_first and "" or " DESC" end,
+  id_direction = function(m) return m.map.newest_first and " DESC" or "" end,
+  order = set { "{priority}{direction}", "{id}{id_direction}" },
+  served = first { "COALESCE(JSON_CONTAINS(?, JSON_QUOTE(CONVERT({name} USING utf8mb4))), TRUE)",
+    "? IS NULL OR TRUE" },
+  renewable = function(m)
+    return m:sql("{ours} AND {1}", m:is_past("claimed_at", math.min(RENEWED, (m.map.overdue or RENEWED * 8) // 8)))
+  end,
+}
 
-function Maker:done()
-  return self.states.done ~= nil and self:in_state "done" or self:sql "{completed_at} IS NOT NULL"
-end
-
---- Rows that have failed for good; `unsaid`: the condition for a table without a column for
--- that.
-function Maker:dead(unsaid)
-  if self.states.failed ~= nil then return self:in_state "failed" end
-  local spent = self:sql("NOT ({1})", self:may_fail())
-  return spent and all_of(self:in_state "open", self:not_done(), spent) or unsaid
-end
-
---- The same, for people: rows without such a column still name their last job.
-function Maker:seen_dead()
-  local last = self:sql "{claimed_by} LIKE 'ns:%'"
-  return self:dead(last and self:claimed(last, self:is_free()) or "FALSE")
-end
-
---- No row has it for its parent.
-function Maker:is_childless()
-  return self:sql("NOT EXISTS (SELECT 1 FROM {1} c WHERE {2} = {id} AND {3} <> {id})", self.table,
-    self:column("parent", "c"), self:column("id", "c"))
-end
-
--- --------------------------------------------------------------- assignments
-
---- "c = now" for a column of time that is not also the status.
-function Maker:set_now(part)
-  local is_own = self.parts[part] and self.parts[part] ~= self.parts.status
-  return is_own and self:column(part) .. " = " .. self:now(part)
-end
-
---- The row is not claimed any more.
-function Maker:unclaim()
-  return set_of(self:sql("{claimed_by} = {1}", self:nothing "claimed_by"),
-    self.parts.claimed_at ~= self.parts.status and self:sql("{claimed_at} = {1}", self:nothing "claimed_at"))
-end
-
---- Counts l.n failures more; the count stops at its column's limit, and so does the priority.
-function Maker:count()
-  local parts, map = self.parts, self.map
-  local limit, beyond, less, more = "least", "<", "-", "+"
-  if map.lower_first then limit, beyond, less, more = "most", ">", "+", "-" end
-  return set_of(self:sql("{attempts} = IF(COALESCE({attempts}, 0) < {1} - l.n, COALESCE({attempts}, 0) + l.n, "
-      .. "GREATEST(COALESCE({attempts}, 0), {1}))", parts.attempts and parts.attempts.most),
-    self:sql "{attempts_left} = IF({attempts_left} > l.n, {attempts_left} - l.n, IF(l.n > 0, 0, {attempts_left}))",
-    map.decay > 0 and self:sql("{priority} = IF({priority} {3} {1} {5} l.n * {2}, {1}, {priority} {4} l.n * {2})",
-      parts.priority and parts.priority[limit], map.decay, beyond, less, more))
-end
-
---- A row that is taken in: it names its claimant.
-function Maker:set_taken()
-  local host = self.parts.host
-  return set_of(self:set_state "processing", self:sql("{claimed_by} = {1}", self:claimant()),
-    self:set_now "claimed_at", self:set_now "started",
-    self:sql("{host} = LEFT({1}, {2})", literal(self.host), host and host.most), self:set_now "updated")
-end
-
---- µs of the least that a column of time can say.
-local function unit_of(field)
-  if field.kind == "whole" then return 1000000 end
-  return 10 ^ (6 - (tonumber(field.type:match "%((%d)%)") or 0)) // 1 | 0
-end
-
---- A failure, while the job lives: when it is due, where the row can say so. That is rounded up:
--- the row is not claimed before.
-function Maker:set_failed()
-  local unit = self.parts.retry_after and unit_of(self.parts.retry_after)
-  local due = unit and self:sql("FROM_UNIXTIME((l.due + {1}) DIV {2} * {2} / 1000000)", unit - 1, unit)
-  return set_of(self:count(), self:sql("{retry_after} = COALESCE({1}, {retry_after})",
-    self:as_column("retry_after", due)), self:set_now "updated")
-end
-
---- Done; with the count of its failures, if there may have been any since it said so.
-function Maker:set_done(count)
-  return set_of(self:set_state "done", count, self:set_now "completed_at", self:set_now "updated")
-end
-
---- The row leaves its job.
-function Maker:set_back(...) return set_of(joined(", ", ...), self:unclaim(), self:set_now "updated") end
-
---- Given up: failed, or its attempts are used up. Where neither can be said it stays as it is,
--- out of the way.
-function Maker:set_dead()
-  if self.states.failed ~= nil then return self:set_back(self:count(), self:set_state "failed") end
-  if not self:may_fail() then return set_of(self:count(), self:set_now "updated") end
-  return self:set_back(self:count(), self:sql "{attempts_left} = 0"
-    or self:sql("{attempts} = GREATEST(COALESCE({attempts}, 0), {1})", self.map.max_attempts), self:set_state "open")
-end
-
---- Sets a row as before its first attempt, except for a priority that has sunk.
-function Maker:set_new()
-  return self:set_back(self:set_state "open", self:sql "{attempts} = 0",
-    self:sql("{attempts_left} = {1}", self.map.max_attempts or 1),
-    self:sql("{retry_after} = {1}", self:nothing "retry_after") or self:set_now "retry_after")
-end
-
---- A row with an overdue claim: another failure, which may be its last.
-function Maker:set_reset()
-  local last = self:sql "{attempts_left} <= 1"
-    or self.map.max_attempts and self:sql("COALESCE({attempts}, 0) >= {1}", self.map.max_attempts - 1)
-  local fails = self.states.failed ~= nil and self:sql("{status} = IF({1}, {2}, {3})", last, self:value "failed",
-    self:value "open")
-  return self:set_back(fails or self:set_state "open", self:count())
+--- The text of a rule; nil: the mapping has nothing for it.
+function Maker:rule(name)
+  local rule = rules[name]
+  if type(rule) == "string" then return self:sql(rule) end
+  if rule then return rule(self) or nil end
+  return self[name]
 end
 
 -- ---------------------------------------------------------------- statements
 
---- A template, with the names that all have.
-function Maker:fill(name, marks)
-  marks.table, marks.id = self.table, self:column "id"
-  return mapping.fill(name, marks)
+--- Rows that are found without locks, by an index of the status, or in the order of their ids.
+local function find(where, order) return { "pick", where = where, index = "", order = order or "NULL" } end
+
+local function walk(where)
+  return { "pick", where = where .. " AND {id} > ?", index = "FORCE INDEX (PRIMARY)", order = "{id}" }
 end
 
---- A change of rows of jobs; nil when the row already shows all that it can.
-function Maker:write(words, condition)
-  return words and self:fill("source_write", { set = words, where = condition or "TRUE" })
-end
+--- Rows of a list are locked; or those that are still a job's; or written.
+local function lock(where, given) return { "lock", where = where, columns = given or "{id} AS id" } end
 
---- Rows of a list, locked; without columns their ids.
-function Maker:lock(condition, columns)
-  return self:fill("source_lock", { columns = columns or self:sql "{id} AS id", where = condition })
-end
+local function hold(past) return { "hold", where = "{ours}", past = past } end
 
---- Rows in the order of their ids.
-function Maker:pick(...) return self:fill("source_pick", { where = all_of(...) }) end
+local function write(words, where) return { "write", set = words, where = where or "TRUE" } end
 
---- All columns, as text: times in the mapping's zone.
-function Maker:columns()
-  local words = {}
-  for i, field in ipairs(self.map.fields) do
-    local column = "t." .. quoted(field.name)
-    words[i] = column
-    if field.kind == "time" and not is_local(field) then
-      words[i] = self:sql("COALESCE(CONVERT_TZ({1}, '+00:00', '{2}'), {1}) AS {3}", column, self.map.zone,
-        quoted(field.name))
-    end
-  end
-  return table.concat(words, ", ")
-end
-
-local function is_overdue(m) return all_of(m:theirs(), m:is_past("claimed_at", m.map.overdue)) end
-
---- The statements by their names; nil or false where the mapping has no use for one.
+--- The statements by their names: a template of sql/query, and a text for each of its marks.
 local statements = {
-  look = function(m) -- rows that have a handler among the names that are given; null: all have
-    local order = set_of(m.parts.priority and m:sql("{priority}" .. (m.map.lower_first and "" or " DESC")),
-      m:sql("{id}" .. (m.map.newest_first and " DESC" or "")))
-    local served = m.parts.name and m:sql "COALESCE(JSON_CONTAINS(?, JSON_QUOTE(CONVERT({name} USING utf8mb4))), TRUE)"
-    return m:fill("source_look", { where = m:ready(), order = order, served = served or "? IS NULL OR TRUE" })
-  end,
-  next = function(m)
-    return m.parts.retry_after and m:fill("source_next", { where = m:waiting(), ["until"] = m:until_due() })
-  end,
-  lock = function(m) return m:lock(all_of(m:waiting(), m:due()), m:columns()) end,
-  mark = function(m) return m:write(m:set_taken()) end,
-  hold = function(m) return m:fill("source_hold", { where = m:ours(), past = "SKIP LOCKED" }) end,
-  wait = function(m) return m:fill("source_hold", { where = m:ours(), past = "WAIT 1" }) end,
-  lost = function(m) return m:fill("source_lost", { where = m:ours() }) end,
-  lives = function(m) return m:write(m:set_failed(), m:ours()) end,
-  done = function(m) return m:write(m:set_done(m:count()), m:ours()) end,
-  dead = function(m) return m:write(m:set_dead(), m:ours()) end,
-  open = function(m) return m:write(m:set_back(m:set_state "open", m:count())) end,
-  retry = function(m) return m:write(m:set_new(), m:dead(m:ours())) end,
-  renew = function(m)
-    local us = math.min(RENEWED, (m.map.overdue or RENEWED * 8) // 8)
-    return m.parts.claimed_at and m:write(m:sql("{claimed_at} = {1}", m:now "claimed_at"),
-      all_of(m:ours(), m:is_past("claimed_at", us)))
-  end,
-  overdue = function(m) return m.map.overdue and m:fill("source_overdue", { where = is_overdue(m) }) end,
-  overdue_lock = function(m) return m.map.overdue and m:lock(is_overdue(m)) end,
-  reset = function(m) return m.map.overdue and m:write(m:set_reset()) end,
-  ends = function(m) return m:fill("source_end", { set = m:set_done(), where = m:ours "v_job" }) end,
+  -- Rows that have a handler among the names that are given; null: all have.
+  look = find("{ready} AND {id} >= ? AND NOT JSON_CONTAINS(?, {id}) AND ({served})", "{order}"),
+  next = { "next", where = "{waiting}", ["until"] = "{left retry_after}" },
+  lock = lock("{lockable}", "{columns}"), mark = write "{to_taken}",
+  hold = hold "SKIP LOCKED", wait = hold "WAIT 1", lost = { "lost", where = "{ours}" },
+  lives = write("{to_failed}", "{ours}"), done = write("{to_done}", "{ours}"), dead = write("{to_dead}", "{ours}"),
+  open = write "{to_open}", retry = write("{to_new}", "{dead_of_job}"),
+  renew = write("{claimed_at} = {now claimed_at}", "{renewable}"),
+  overdue = find "{overdue}", overdue_lock = lock "{overdue}", reset = write "{to_reset}",
+  ends = { "end", set = "{to_end}", where = "{ours}" },
   -- Questions of people, and rows that leave the table.
-  counts = function(m)
-    return m:fill("source_counts", { ready = m:ready(), later = m:later(), ["until"] = m:until_due(),
-      theirs = m:theirs(), done = m:done(), dead = m:seen_dead() })
-  end,
-  row = function(m) return m:fill("source_row", { done = m:done(), dead = m:seen_dead() }) end,
-  dead_all = function(m) return m:pick(m:seen_dead()) end,
-  again = function(m) return m:write(m:set_new(), m:seen_dead()) end,
-  done_lock = function(m) return m:lock(m:done(), m:column "id") end,
-  dead_lock = function(m) return m:lock(m:seen_dead(), m:column "id") end,
-  open_lock = function(m) return m:lock(m:waiting(), m:columns() .. ", " .. m:until_due() .. " AS `ns:delay`") end,
-  done_pick = function(m) return m:pick(m:done(), m:is_childless()) end,
-  dead_pick = function(m) return m:pick(m:seen_dead(), m:is_childless()) end,
-  open_pick = function(m) return m:pick(m:waiting(), m:unkeyed()) end,
-  done_old = function(m)
-    local part = m.parts.completed_at and "completed_at" or m.parts.status.kind == "time" and "status"
-      or m.parts.updated and "updated"
-    return part and m:pick(m:done(), m:is_childless(), m:is_past(part, "?"))
-  end,
-  dead_old = function(m)
-    return m.parts.updated and m:pick(m:seen_dead(), m:is_childless(), m:is_past("updated", "?"))
-  end,
-  delete = function(m) return m:fill("source_delete", {}) end,
+  counts = { "counts", ready = "{ready}", later = "{later}", ["until"] = "{until_due}", theirs = "{theirs}",
+    done = "{done}", dead = "{dead}" },
+  row = { "row", done = "{done}", dead = "{dead}" },
+  dead_all = walk "({dead})", again = write("{to_new}", "{dead}"),
+  done_lock = lock("{done}", "{id}"), dead_lock = lock("{dead}", "{id}"),
+  open_lock = lock("{waiting}", "{columns}, {until_due} AS `ns:delay`"),
+  done_pick = walk "{done_leaf}", dead_pick = walk "{dead_leaf}", open_pick = walk "{free}",
+  done_old = walk "{done_leaf} AND {done_long_ago}", dead_old = walk "{dead_leaf} AND {old updated}",
+  delete = { "delete" },
 }
+
+--- Makes a statement; nil: the mapping has no use for it.
+local function make(m, name)
+  local statement = statements[name]
+  if not statement then return nil end
+  local marks = { table = m.table, id = m:column "id" }
+  for mark, words in pairs(statement) do
+    if mark ~= 1 then marks[mark] = m:sql(words) end
+    if mark ~= 1 and not marks[mark] then return nil end
+  end
+  return mapping.fill("source_" .. statement[1], marks)
+end
 
 --- The statements of a table, by their names; a statement that the mapping does not need is nil.
 ---@param map nightshift.source.Mapping checked
@@ -432,9 +398,10 @@ local statements = {
 ---@return string ends a job that is done, and writes its row
 function text.make(map, source, queue, host)
   local m = setmetatable({ map = map, parts = map.parts, states = map.states, source = source, queue = queue,
-    host = host, table = quoted(map.table) }, Maker)
+    machine = literal(host), max_attempts = map.max_attempts, table = quoted(map.table), row = "t", job = "l.job" },
+    Maker)
   local texts = setmetatable({}, { __index = function(texts, name)
-    texts[name] = statements[name] and statements[name](m) or nil
+    texts[name] = make(name == "ends" and m:with { job = "v_job" } or m, name)
     return rawget(texts, name)
   end })
   return texts, texts.ends
