@@ -219,6 +219,8 @@ describe("drains:", function()
   end)
 end)
 
+local SLOW <const> = 25 -- ms for each answer of the server
+
 -- `work --drain` ended with 0, "nothing left to do", while rows of an adopted table were open.
 -- A claim had looked just before they were due, at the full second, and the question what comes
 -- due later was asked just after it. Slow answers make that moment long. And where answers take
@@ -228,7 +230,6 @@ describe("a drain", function()
   local handle, q, url
   with_database(function(...) handle, q, url = ... end)
 
-  local SLOW <const> = 25 -- ms for each answer of the server
   local RETURNS <const> = 3 -- of each row
 
   -- Each job comes back a second later until it has run often enough.
@@ -266,6 +267,56 @@ describe("a drain", function()
     local status, log = drain()
     assert.equal(0, status, log)
     assert.equal(2, #assert(handle:jobs { state = "done" }), log)
+  end)
+end)
+
+-- Where answers take more than a millisecond a look for due jobs below the floor rests, and is open
+-- until then. It goes on with the next claim, and a host whose queues are all paused makes none: its
+-- drain never ended.
+describe("a drain whose only queue is paused", function()
+  local handle, q, url
+  with_database(function(...) handle, q, url = ... end)
+
+  it("ends, also when it had not looked everywhere yet", function()
+    local go = fixture.dir() .. "/go"
+    local way = proxy.start(db.shared())
+    way:tell("delay " .. SLOW)
+    local long = assert(q:push("long", go))
+    local h = host.start(way:url(url), [[return {
+      noop = function() end,
+      long = function(job) while not io.open(job.payload) do require "nightshift.core".sleep(0.01) end end,
+    }]], { "--drain", "--queues", "q" })
+    local last
+    for _ = 1, 4 do last = assert(q:push "noop") end
+    eventually(function() return handle:job(last).state == "done" end)
+    assert(q:pause())
+    assert(io.open(go, "w")):close()
+    assert.equal(0, h:wait(30), h:transcript())
+    assert.equal("done", handle:job(long).state)
+  end)
+end)
+
+-- While the only worker of a queue was forked anew, claims for the other queues found nothing twice.
+-- So the drain ended without the job that had crashed.
+describe("a drain whose workers are all reserved", function()
+  local handle, q, url
+  with_database(function(...) handle, q, url = ... end)
+
+  it("ends when the queue of a worker that dies is empty, too", function()
+    for i = 1, 9 do assert(q:push("crash", i, { max_crashes = 100 })) end
+    assert(handle:queue("p"):push "noop")
+    local h = host.spawn(url, ([[return {
+      noop = function() end,
+      crash = function(job)
+        local path = ("%s/%%d"):format(job.id)
+        if io.open(path) then return end
+        io.open(path, "w"):close()
+        os.execute "kill -9 $PPID"
+      end,
+    }]]):format(fixture.dir()), { "--drain", "--queues", "q,p", "--reserve", "q=1", "--reserve", "p=1" })
+    assert.equal(0, h:wait(60), h:transcript())
+    assert.same({}, handle:jobs { state = "ready" })
+    assert.equal(10, #handle:jobs { state = "done" })
   end)
 end)
 

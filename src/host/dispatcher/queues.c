@@ -16,8 +16,8 @@
 ** the first job that it names is due. An answer that names none is good for a second, unless
 ** a job is claimed or settled, or the host is woken, before that.
 **
-** Invariant: while it is not known which jobs are due soon, the host does not end. (It is the
-** last line of has_rested.)
+** Invariant: while it is not known which jobs are due soon, the host does not end. (It is in
+** has_rested.)
 */
 #include <stdlib.h>
 #include <string.h>
@@ -54,6 +54,7 @@ struct nsh_queues {
   bool narrow;             /* the listener was armed without pool 0's queues */
   int64_t recheck_at, due_at;
   int64_t due;         /* as the last cycle said; -1: no reason to claim by itself */
+  size_t share;        /* jobs that the last claim was to take; 0: it could take none */
   int empties;         /* claims in a row that found nothing */
   int64_t empty_since; /* when the first of them began */
   int64_t waits_told_at; /* no earlier line on the jobs that a drain waits for */
@@ -208,6 +209,16 @@ static void update_hot(nsh_queues *q, const nsh_turn *t, const size_t *got) {
     q->hot[i] = t->room.own[i] == 0; /* there was room for any job */
 }
 
+/* Had a claim room for any job that this host may run? */
+static bool had_room(const nsh_dispatch *d, const nsh_turn *t) {
+  if (nsh_config_workers(d->cfg, 0, d->cfg->workers) > 0)
+    return t->room.open > 0;
+  for (size_t i = 1; i < d->exchange->npools; i++)
+    if (t->room.own[i] == 0)
+      return false;
+  return true;
+}
+
 /* After a claim: when to claim next. The lock is held. */
 static void plan_next_claim(nsh_queues *q, const nsh_turn *t, const size_t *got, size_t n,
                             int64_t now) {
@@ -215,7 +226,7 @@ static void plan_next_claim(nsh_queues *q, const nsh_turn *t, const size_t *got,
   update_hot(q, t, got);
   if (n > 0)
     q->empties = 0;
-  else if (t->room.open > 0 || nsh_config_workers(d->cfg, 0, d->cfg->workers) == 0) {
+  else if (had_room(d, t)) {
     if (q->empty_since <= d->exchange->ticked_at) /* the jobs of ticks came later */
       q->empties = 0;
     if (q->empties++ == 0) /* else most queues were not looked at */
@@ -289,11 +300,13 @@ static int64_t first_due(const nsh_queues *q) {
   return due_at == NSH_NEVER ? -1 : due_at > now ? due_at - now : 0;
 }
 
-/* Was nothing found twice? The lock is held. */
+/* Was nothing found twice? A host that may take no job does not claim, so no look goes on that is
+** open: it has nothing to look for. The lock is held. */
 static bool has_rested(const nsh_queues *q) {
   return q->empties >= 2 && q->empty_since > q->d->exchange->ticked_at && q->due != 0 &&
          q->outlook.known &&
-         ns_looked_everywhere(q->d->db, q->served.items, q->served.n, q->empty_since);
+         (q->share == 0 ||
+          ns_looked_everywhere(q->d->db, q->served.items, q->served.n, q->empty_since));
 }
 
 static void tell_jobs(const ns_upcoming *u) {
@@ -350,7 +363,7 @@ static void log_paused(nsh_queues *q) {
 static void choose_anew(ns_want *want, const ns_queue_row *rows, size_t n) {
   nsh_queues *q = want->arg;
   nsh_served_make(&q->served, q->d->cfg, rows, n);
-  want->limit = nsh_served_share(&q->served, &q->turn->room);
+  want->limit = q->share = nsh_served_share(&q->served, &q->turn->room);
   want->queues = q->served.items;
   want->nqueues = q->served.n;
 }
@@ -365,7 +378,8 @@ static ns_want choose_claim(nsh_queues *q, nsh_turn *t) {
   if (t->limit == 0)
     return want;
   want.choose = stale ? choose_anew : NULL;
-  want.limit = stale ? t->limit : nsh_served_share(&q->served, &t->room);
+  q->share = nsh_served_share(&q->served, &t->room);
+  want.limit = stale ? t->limit : q->share;
   want.queues = q->served.items;
   want.nqueues = q->served.n;
   return want;
