@@ -106,6 +106,33 @@ local function sweep(parent)
   end
 end
 
+-- A data folder as mariadb-install-db makes it. Most of what that does is to fill tables with help,
+-- which takes a processor for a second. So it is done once for a build folder, and servers get
+-- copies. Processes wait for the one that makes it.
+local MAKE <const> = [[
+test -d "$1" && exit
+rm -rf "$1".new "$1".tmp && mkdir "$1".tmp || exit
+"$2" --defaults-file="$3" --skip-test-db --skip-name-resolve --force \
+  --auth-root-authentication-method=normal && rm -rf "$1".tmp && mv "$1".new "$1"]]
+
+local function installed()
+  if db.installed then return db.installed end
+  local _, version = proc.run { find "mariadbd", "--no-defaults", "--version" }
+  local folder = ("%s/test/%s%s"):format(proc.build, HOSTILE and "odd-" or "", version:match "Ver ([%w.-]+)")
+  assert(os.execute("mkdir -p " .. quoted(proc.build .. "/test")))
+  -- The installation must not see user=root: it would chown parts of the system.
+  local places = { data = folder .. ".new", tmp = folder .. ".tmp" }
+  local settings = proc.folder() .. "/install.cnf"
+  write(settings, ((SETTINGS .. ODD):gsub("FOLDER/([%w.]+)", function(name)
+    return places[name] or folder .. "." .. name
+  end)))
+  local status, out, err = proc.run { "flock", folder .. ".lock", "sh", "-c", MAKE, "sh", folder,
+    find "mariadb-install-db", settings, timeout = 120 }
+  if status ~= 0 then error("mariadb-install-db: " .. out .. err .. tail(folder .. ".log")) end
+  db.installed = folder
+  return folder
+end
+
 --- The database of a URL.
 function db.name(url) return (url:match "^%w+://[^/]*/([^?]*)") end
 
@@ -130,12 +157,7 @@ function db.server(more, files, parent)
   local settings = SETTINGS .. ODD .. (more or "")
   settings = settings:gsub("%u%u%u%u%u%u", { SOCKET = self.socket, FOLDER = self.folder })
   write(self.settings, settings .. (euid == 0 and "user=root\n" or ""))
-  -- The installation must not see user=root: it would chown parts of the system.
-  local install = self.folder .. "/install.cnf"
-  write(install, settings)
-  local status, out, err = proc.run { find "mariadb-install-db", "--defaults-file=" .. install, "--skip-test-db",
-    "--skip-name-resolve", "--force", "--auth-root-authentication-method=normal", timeout = 120 }
-  if status ~= 0 then error("mariadb-install-db: " .. out .. err .. tail(self.folder .. "/server.log")) end
+  assert(os.execute(("cp -r --sparse=always %s %s/data"):format(quoted(installed()), quoted(self.folder))))
   servers[self] = true
   self:start()
   if HOSTILE then -- init_connect is for those without CONNECTION ADMIN
@@ -328,6 +350,7 @@ end
 -- @treturn string URL
 -- @treturn string its name
 function Server:fresh()
+  if self ~= db.main then return self:make() end -- one that ends with its test, or file
   if not self.blank then self:learn_blank() end
   local url, name
   local busy = {}
