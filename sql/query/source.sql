@@ -258,13 +258,13 @@ STRAIGHT_JOIN {table} t FORCE INDEX (PRIMARY) ON {id} = l.id
 FROM (SELECT {until} AS due FROM {table} t WHERE {where} LIMIT 100000) v
 
 -- name: source_owe
--- Params: [[source,row,job,failures,due,outcome,why],…]. Key: PRIMARY, appended at its end. Does
+-- Params: [[row,job,failures,due,outcome,source,why],…]. Key: PRIMARY, appended at its end. Does
 -- not wait for locks.
 INSERT INTO nightshift_owed (source, row_id, job_id, failures, due, outcome, why)
 SELECT v.source, v.row_id, v.job, v.failures, v.due, v.outcome, v.why
-FROM JSON_TABLE(?, '$[*]' COLUMNS (source INT PATH '$[0]', row_id BIGINT PATH '$[1]',
-  job BIGINT PATH '$[2]', failures INT PATH '$[3]', due BIGINT PATH '$[4]',
-  outcome VARCHAR(10) {bytes} PATH '$[5]', why VARCHAR(500) {bytes} PATH '$[6]')) v
+FROM JSON_TABLE(?, '$[*]' COLUMNS (row_id BIGINT PATH '$[0]', job BIGINT PATH '$[1]',
+  failures INT PATH '$[2]', due BIGINT PATH '$[3]', outcome VARCHAR(10) {bytes} PATH '$[4]',
+  source INT PATH '$[5]', why VARCHAR(500) {bytes} PATH '$[6]')) v
 
 -- name: source_own
 -- Params: source. Does this session own the lock of the runner that takes in rows of a table?

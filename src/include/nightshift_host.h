@@ -578,17 +578,20 @@ void ns_session_reset(ns_db *db, bool *open);
 
 /* ------------------------------------- rows of adopted tables, in programs */
 
-/* Statements about the rows of a table; each takes one list, "[[row,job,failures,due],…]". */
+/* What rows are to say of their jobs. */
+typedef enum ns_row_change { NS_ROW_LIVES, NS_ROW_DONE, NS_ROW_DEAD, NS_ROW_CHANGES } ns_row_change;
+
+/* Statements about the rows of a table; each takes one list, "[[row,job,failures,due,…],…]". */
 typedef struct ns_source_texts {
-  ns_bytes hold, lost;        /* give [row, job]: locked, the job's still; another's, or gone */
-  ns_bytes lives, done, dead; /* write an outcome into rows that are the job's; absent: there
-                              ** is nothing to write */
-  bool shows_dead;            /* 'dead' changes each row */
-  ns_bytes ends;              /* source_end: ends one job, too; absent: there is none */
+  ns_bytes hold, lost;            /* give [row, job]: locked, the job's still; another's, or gone */
+  ns_bytes write[NS_ROW_CHANGES]; /* into rows that are the job's; absent: there is nothing to */
+  bool shows_dead;                /* the change of dead ones changes each row */
+  ns_bytes ends;                  /* source_end: ends one job, too; absent: there is none */
 } ns_source_texts;
 
 /* From now on verdicts of this handle write, in their own transaction, what the rows of a table
-** are to say. A later call replaces the texts. The texts are copied. Errors: NOMEM. */
+** are to say. A later call replaces the texts. They stay the caller's, until the handle is closed.
+** Errors: NOMEM. */
 ns_status ns_source_serve(ns_db *db, int64_t source, const ns_source_texts *texts, ns_err *err);
 
 /* Text of a named statement of sql/query, NULL when there is none. */

@@ -255,6 +255,10 @@ ns_db *nsl_checkdb(lua_State *L);
 /* Bytes that a JSON text may have on the handle in argument 1. */
 int64_t nsl_maxjson(lua_State *L);
 
+/* Keeps the value at 'idx' as long as the handle in argument 1 is there, or until another one has
+** its key. [-0, +0, m] */
+void nsl_anchor(lua_State *L, int idx, int64_t key);
+
 #define NSL_CLAIM_MAX 100000 /* jobs of one claim; far beyond any use */
 
 /* Verbs of a handle, by the file that has them. */

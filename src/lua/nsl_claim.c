@@ -369,9 +369,9 @@ static int db_settle_all(lua_State *L) {
 static const nsl_field text_fields[] = {
     {"hold", NSL_BYTES, offsetof(ns_source_texts, hold)},
     {"lost", NSL_BYTES, offsetof(ns_source_texts, lost)},
-    {"lives", NSL_BYTES, offsetof(ns_source_texts, lives)},
-    {"done", NSL_BYTES, offsetof(ns_source_texts, done)},
-    {"dead", NSL_BYTES, offsetof(ns_source_texts, dead)},
+    {"lives", NSL_BYTES, offsetof(ns_source_texts, write[NS_ROW_LIVES])},
+    {"done", NSL_BYTES, offsetof(ns_source_texts, write[NS_ROW_DONE])},
+    {"dead", NSL_BYTES, offsetof(ns_source_texts, write[NS_ROW_DEAD])},
     {"shows_dead", NSL_BOOL, offsetof(ns_source_texts, shows_dead)},
     {"ends", NSL_BYTES, offsetof(ns_source_texts, ends)},
     {NULL, NSL_ANY, 0}};
@@ -380,7 +380,8 @@ static const nsl_field text_fields[] = {
 From now on verdicts write what the rows of an adopted table are to say.
 @function db:serve
 @tparam integer source its id
-@tparam table texts hold, lost, lives, done, dead, shows_dead, ends: see ns_source_texts
+@tparam table texts hold, lost, lives, done, dead, shows_dead, ends: see ns_source_texts; the
+handle keeps it
 @return true, or nil, message, code `NOMEM`
 */
 static int db_serve(lua_State *L) {
@@ -392,6 +393,7 @@ static int db_serve(lua_State *L) {
   luaL_checktype(L, 3, LUA_TTABLE);
   st = nsl_readfields(L, 3, text_fields, "serve: ", &texts, &err);
   luaL_argcheck(L, texts.hold.p != NULL && texts.lost.p != NULL, 3, "'hold' and 'lost' expected");
+  nsl_anchor(L, 3, id);
   return nsl_result(L, st == NS_OK ? ns_source_serve(db, id, &texts, &err) : st, &err);
 }
 

@@ -166,7 +166,7 @@ int nsl_lib_open(lua_State *L) {
     lua_newtable(L);
   }
   luaL_checktype(L, 1, LUA_TTABLE);
-  box = lua_newuserdatauv(L, sizeof *box, 1);
+  box = lua_newuserdatauv(L, sizeof *box, 2);
   *box = (nsl_db){.wait = {.L = L}}; /* may be collected from here on */
   luaL_setmetatable(L, NSL_DB);
   /* from here to ns_open nothing allocates: 'o' borrows from the table */
@@ -197,6 +197,18 @@ ns_db *nsl_checkdb(lua_State *L) {
 
 int64_t nsl_maxjson(lua_State *L) {
   return rawdb(L)->max_json;
+}
+
+void nsl_anchor(lua_State *L, int idx, int64_t key) {
+  if (lua_getiuservalue(L, 1, 2) != LUA_TTABLE) {
+    lua_newtable(L);
+    lua_pushvalue(L, -1);
+    lua_setiuservalue(L, 1, 2);
+    lua_remove(L, -2);
+  }
+  lua_pushvalue(L, idx);
+  lua_rawseti(L, -2, key);
+  lua_pop(L, 1);
 }
 
 static void check_idle(lua_State *L, const nsl_db *box) {

@@ -98,7 +98,7 @@ local function give_back(self, ids)
   steps.ask(self, "prune_attempts", gone) -- as many as there are
   steps.ask(self, "prune_signals", gone)
   for _, change in ipairs {
-    { "source_owe", list(("[%d,{row_id},{id},0,null,\"open\"]"):format(self.id)) },
+    { "source_owe", list(('[{row_id},{id},0,null,"open",%d]'):format(self.id)) },
     { "source_back_unready", self.queue, list "[{rank},{ready_at},{id}]" },
     { "settle_unique_list", list(('[{id},%d,"row:%d:{row_id}"]'):format(self.queue, self.id)) },
     { "settle_gone", gone },

@@ -65,13 +65,13 @@ void ns_source_owed_free(ns_source_owed *owed) {
   *owed = (ns_source_owed){0};
 }
 
-static void add_debt(ns_buf *list, const ns_source_debt *d) {
-  ns_buf_addf(list, "%c[%lld,%lld,%lld,%d,", list->n > 0 ? ',' : '[', (long long)d->row.source,
-              (long long)d->row.row, (long long)d->job, d->failed);
+void ns_source_list_add(ns_buf *list, const ns_source_debt *d) {
+  ns_buf_addf(list, "%c[%lld,%lld,%d,", list->n > 0 ? ',' : '[', (long long)d->row.row,
+              (long long)d->job, d->failed);
   if (d->outcome != NULL)
-    ns_buf_addf(list, "null,\"%s\",", d->outcome);
+    ns_buf_addf(list, "null,\"%s\",%lld,", d->outcome, (long long)d->row.source);
   else
-    ns_buf_addf(list, "%lld,null,", (long long)d->due);
+    ns_buf_addf(list, "%lld,null,%lld,", (long long)d->due, (long long)d->row.source);
   if (d->why != NULL)
     ns_buf_add_json(list, ns_str(d->why));
   else
@@ -84,7 +84,7 @@ static ns_status write_rest(ns_db *db, const ns_source_owed *owed, ns_err *err) 
   size_t n = 0;
   for (size_t i = 0; i < owed->n; i++)
     if (!owed->items[i].paid) {
-      add_debt(&list, &owed->items[i]);
+      ns_source_list_add(&list, &owed->items[i]);
       n++;
     }
   return n > 0 ? ns_db_list_change(db, NS_SQL_SOURCE_OWE, NULL, &list, n, err) : NS_OK;

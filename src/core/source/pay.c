@@ -24,38 +24,10 @@
 
 struct ns_source_table {
   int64_t id;
-  ns_source_texts texts; /* owned */
+  ns_source_texts texts;
 };
 
 /* ------------------------------------------------------------- the tables */
-
-static ns_bytes *text_of(ns_source_texts *t, size_t i) {
-  ns_bytes *all[] = {&t->hold, &t->lost, &t->lives, &t->done, &t->dead, &t->ends};
-  return i < sizeof all / sizeof all[0] ? all[i] : NULL;
-}
-
-static void free_texts(ns_source_texts *t) {
-  ns_bytes *text;
-  for (size_t i = 0; (text = text_of(t, i)) != NULL; i++) {
-    free((char *)(uintptr_t)text->p);
-    *text = NS_NONE;
-  }
-}
-
-static bool copy_texts(ns_source_texts *to, const ns_source_texts *from) {
-  bool ok = true;
-  ns_bytes *text;
-  *to = *from;
-  for (size_t i = 0; (text = text_of(to, i)) != NULL; i++)
-    if (text->p != NULL) {
-      char *copy = malloc(text->n + 1);
-      if (copy != NULL)
-        memcpy(copy, text->p, text->n);
-      text->p = copy;
-      ok = ok && copy != NULL;
-    }
-  return ok;
-}
 
 static ns_source_table *find_table(const ns_db *db, int64_t id) {
   for (size_t i = 0; i < db->source.ntables; i++)
@@ -73,17 +45,11 @@ bool ns_source_is_served(const ns_db *db, ns_bytes key) {
 ns_status ns_source_serve(ns_db *db, int64_t source, const ns_source_texts *texts, ns_err *err) {
   ns_source_state *s = &db->source;
   ns_source_table *t = find_table(db, source);
-  ns_source_texts copy;
-  if (!copy_texts(&copy, texts) ||
-      (t == NULL && !ns_grow(&s->tables, &s->captables, s->ntables + 1, sizeof *s->tables))) {
-    free_texts(&copy);
+  if (t == NULL && !ns_grow(&s->tables, &s->captables, s->ntables + 1, sizeof *s->tables))
     return ns_no_memory(err);
-  }
-  if (t != NULL)
-    free_texts(&t->texts);
-  else
+  if (t == NULL)
     t = &s->tables[s->ntables++];
-  *t = (ns_source_table){source, copy};
+  *t = (ns_source_table){source, *texts};
   db->cfg.statements = STATEMENTS;
   if (db->link != NULL)
     ns_link_keep(db->link, STATEMENTS);
@@ -185,17 +151,9 @@ ns_status ns_source_hold(ns_db *db, ns_err *err) {
 
 /* ---------------------------------------------------------------- writing */
 
-/* The change that is written into some rows of one table. */
-typedef struct change {
-  ns_bytes text; /* absent: nothing */
-  bool shows;    /* it changes each row */
-} change;
-
-/* The outcomes differ in this. */
-enum { LIVES, DONE, DEAD, CHANGES };
-
-static int change_of(const ns_source_debt *d) {
-  return d->outcome == NULL ? LIVES : strcmp(d->outcome, "done") == 0 ? DONE : DEAD;
+static ns_row_change change_of(const ns_source_debt *d) {
+  return d->outcome == NULL ? NS_ROW_LIVES : strcmp(d->outcome, "done") == 0 ? NS_ROW_DONE
+                                                                             : NS_ROW_DEAD;
 }
 
 /* Of these the statement has changed nothing, and the transaction is as before. All else says
@@ -206,56 +164,44 @@ static bool is_refusal(const ns_db *db, ns_status st, const ns_err *err) {
   return is_locked(db, err) || (err->sqlerr != 0 && st != NS_EBUSY && st != NS_EGONE);
 }
 
-static ns_status change_rows(ns_db *db, const change *c, ns_source_debt *const *debts, size_t n,
-                             ns_err *err) {
+static ns_status change_rows(ns_db *db, const ns_source_texts *t, ns_row_change c,
+                             ns_source_debt *const *debts, size_t n, ns_err *err) {
+  bool shows = c == NS_ROW_DONE || (c == NS_ROW_DEAD && t->shows_dead);
   ns_buf list = NS_BUF_INIT;
   ns_stmt *s;
   ns_status st;
-  if (c->text.p == NULL)
+  if (t->write[c].p == NULL)
     return NS_OK;
-  for (size_t i = 0; i < n; i++) {
-    const ns_source_debt *d = debts[i];
-    ns_buf_addf(&list, "%c[%lld,%lld,%d,", i > 0 ? ',' : '[', (long long)d->row.row,
-                (long long)d->job, d->failed);
-    if (d->due > 0)
-      ns_buf_addf(&list, "%lld]", (long long)d->due);
-    else
-      ns_buf_adds(&list, "null]");
-  }
-  st = run_text(db, c->text, &list, &s, err);
-  return st == NS_OK && c->shows
-             ? ns_db_check_changed(ns_stmt_affected(s), (int64_t)n, err)
-             : st;
+  for (size_t i = 0; i < n; i++)
+    ns_source_list_add(&list, debts[i]);
+  st = run_text(db, t->write[c], &list, &s, err);
+  return st == NS_OK && shows ? ns_db_check_changed(ns_stmt_affected(s), (int64_t)n, err) : st;
 }
 
 /* Writes a change; rows that are refused together go in halves. */
-static ns_status write_rows(ns_db *db, const change *c, ns_source_debt **debts, size_t n,
-                            ns_err *err) {
+static ns_status write_rows(ns_db *db, const ns_source_texts *t, ns_row_change c,
+                            ns_source_debt **debts, size_t n, ns_err *err) {
   size_t half = n / 2;
-  ns_status st = change_rows(db, c, debts, n, err);
+  ns_status st = change_rows(db, t, c, debts, n, err);
   if (st == NS_OK)
     for (size_t i = 0; i < n; i++)
       debts[i]->paid = true;
   if (!is_refusal(db, st, err))
     return st;
-  if (n == 1) {
+  if (n == 1)
     debts[0]->why = err->sqlerr != NS_LOCK_WAIT ? strdup(err->message) : NULL;
-    ns_err_clear(err);
-    return NS_OK;
-  }
   ns_err_clear(err);
-  st = write_rows(db, c, debts, half, err);
-  return st == NS_OK ? write_rows(db, c, debts + half, n - half, err) : st;
+  if (n == 1)
+    return NS_OK;
+  st = write_rows(db, t, c, debts, half, err);
+  return st == NS_OK ? write_rows(db, t, c, debts + half, n - half, err) : st;
 }
 
 /* 'some': room for as many. */
 static ns_status pay_table(ns_db *db, const ns_source_table *t, ns_source_debt *debts, size_t n,
                            ns_source_debt **some, ns_err *err) {
-  const change all[CHANGES] = {[LIVES] = {t->texts.lives, false},
-                               [DONE] = {t->texts.done, true},
-                               [DEAD] = {t->texts.dead, t->texts.shows_dead}};
   ns_status st = NS_OK;
-  for (int c = 0; st == NS_OK && c < CHANGES; c++) {
+  for (ns_row_change c = 0; st == NS_OK && c < NS_ROW_CHANGES; c++) {
     size_t k = 0;
     for (size_t i = 0; i < n; i++) {
       const ns_source_row *row = find_row(db, debts[i].job);
@@ -267,7 +213,7 @@ static ns_status pay_table(ns_db *db, const ns_source_table *t, ns_source_debt *
         debts[i].paid = row->standing == NS_ROW_LOST;
     }
     if (k > 0)
-      st = write_rows(db, &all[c], some, k, err);
+      st = write_rows(db, &t->texts, c, some, k, err);
   }
   return st;
 }
@@ -314,8 +260,6 @@ ns_status ns_source_end(ns_db *db, const ns_source_last *e, bool *cut, ns_err *e
 /* ------------------------------------------------------------------- hooks */
 
 static void closing(ns_db *db) {
-  for (size_t i = 0; i < db->source.ntables; i++)
-    free_texts(&db->source.tables[i].texts);
   free(db->source.tables);
   free(db->source.rows);
   db->source = (ns_source_state){0};

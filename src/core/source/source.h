@@ -52,6 +52,9 @@ ns_status ns_source_owe(ns_db *db, ns_source_owed *owed, ns_err *err);
 
 void ns_source_owed_free(ns_source_owed *owed);
 
+/* Adds a debt to the list of a statement: [row,job,failures,due,outcome,source,why]. */
+void ns_source_list_add(ns_buf *list, const ns_source_debt *debt);
+
 /*
 ** Retries a finished job that stands for a row, on the open transaction, and locks it. Its row
 ** is to be as new, and gets another job then. The finished one stays in the history. '*is_row'
