@@ -739,9 +739,42 @@ function Db:slots() end
 ---@return nightshift.Code? code
 function Db:stats() end
 
---- Deletes history older than `done` (1 day) and `dead` (30 days, cancelled jobs too); false
---- keeps that kind. A tree of jobs goes as a whole, when all of it has finished and is old
---- enough. `tree`: the tree of one job, however old.
+---@alias nightshift.Keep nightshift.Duration|false|"default"
+
+---@class nightshift.Rule
+---@field age nightshift.Keep? how long; false: for ever; "default": as all queues
+---@field count integer|false|"default"|nil so many of the queue, the newest; false: any number
+
+---@class nightshift.Rules
+---@field done nightshift.Rule|nightshift.Keep|nil
+---@field dead nightshift.Rule|nightshift.Keep|nil
+---@field cancelled nightshift.Rule|nightshift.Keep|nil
+
+---@class nightshift.Retention
+---@field queue string? nil: all queues that have no rule of their own
+---@field done {age: number|false, count: integer|false} age: seconds; false: no limit
+---@field dead {age: number|false, count: integer|false}
+---@field cancelled {age: number|false, count: integer|false}
+
+--- Says how long, and how many, ended jobs of a queue are kept; hosts delete the rest. What is
+--- absent stays as it is.
+---@param queue string? nil: all queues that have no rule of their own
+---@param rules nightshift.Rules
+---@return true? ok
+---@return string? message
+---@return nightshift.Code? code `INVALID`
+function Db:retain(queue, rules) end
+
+--- The rules: of all queues first, then of queues that have one, with what they have of that.
+---@return nightshift.Retention[]? rules
+---@return string? message
+---@return nightshift.Code? code
+function Db:retention() end
+
+--- Deletes history now: what the rules of `retain` do not keep (without any: done jobs after a day,
+--- others after 30). Or what is older than `done` and `dead` (cancelled jobs too); false keeps that
+--- kind. A tree of jobs goes as a whole, when all of it has finished and may go. `tree`: the tree of
+--- one job, however old.
 ---@param opts {done: nightshift.Duration|false|nil, dead: nightshift.Duration|false|nil, tree: integer?}?
 ---@return integer? deleted
 ---@return string? message

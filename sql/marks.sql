@@ -97,6 +97,13 @@ LEFT(REGEXP_REPLACE(LEFT(SUBSTRING_INDEX({live_error}, CHAR(10 USING utf8mb4), 1
     OR SUBSTRING_INDEX({ended_error}, CHAR(10 USING utf8mb4), 1) = ? OR (? IS NOT NULL AND LEFT({ended_error}, CHAR_LENGTH(?)) = ? AND {ended_kind} = ?))
   AND (? IS NULL OR EXISTS (SELECT 1 FROM nightshift_tag w WHERE w.job_id = f.id AND w.tag = ?))
 
+-- mark: prunes_with
+-- The root of the tree that ended job f is pruned with; NULL: it goes by itself. Param: the age
+-- that outlives a tree.
+IF(f.finished_at < {now} - ?
+     AND NOT EXISTS(SELECT 1 FROM nightshift_job p WHERE p.id = f.parent), NULL,
+     COALESCE(f.root, (SELECT MIN(c.parent) FROM nightshift_child c WHERE c.parent = f.id)))
+
 -- mark: tagged
 -- Has the ended job f tags? A number.
 COALESCE((SELECT 1 FROM nightshift_tag g WHERE g.job_id = f.id LIMIT 1), 0)

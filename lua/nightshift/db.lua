@@ -13,6 +13,7 @@ local options = require "nightshift.options"
 local pauses = require "nightshift.pauses"
 local queue = require "nightshift.queue"
 local report = require "nightshift.report"
+local retention = require "nightshift.retention"
 local schedule = require "nightshift.schedule"
 local scope = require "nightshift.scope"
 local source = require "nightshift.source.table"
@@ -252,10 +253,10 @@ local PRUNE = {
   tree = options.integer(1, math.maxinteger),
 }
 
---- Deletes history that is older: `done` (1 day) of done jobs, `dead` (30
--- days) of dead and cancelled ones; false keeps that kind. A tree of jobs goes as
--- a whole, when all of it has finished and is old enough. `tree`: that of one job
--- and all below it instead, however old.
+--- Deletes history now: what the rules of `retain` do not keep. Or done jobs that are older than
+-- `done`, and dead and cancelled ones older than `dead`; false keeps that kind. A tree of jobs goes as
+-- a whole, when all of it has finished and may go. `tree`: that of one job and all below it
+-- instead, however old.
 ---@param opts {done: number|string|false?, dead: number|string|false?, tree: integer?}?
 ---@return integer|nil deleted
 ---@return string? message
@@ -266,8 +267,35 @@ function methods:prune(opts)
   if not given then return nil, message, code end
   if given.tree and (given.done or given.dead) then options.raise "prune: 'tree' goes without 'done' and 'dead'" end
   if given.tree then return handle:prune_tree(given.tree) end
-  return handle:prune(given.done or db.KEEP_DONE, given.dead or db.KEEP_DEAD, 0)
+  return handle:prune(given.done or retention.BY_RULE, given.dead or retention.BY_RULE, 0)
 end
+
+--- How long ended jobs of a queue are kept, and how many; all hosts delete what is more. {done =,
+-- dead =, cancelled =}, each an age, or {age =, count =}: the newest `count` of the queue. false: no
+-- limit. "default": as of all queues. A value that is absent stays as it is.
+---@param name string? queue; nil: of all queues that have no rule of their own
+---@param rules table<string, table|number|string|false>
+---@return true|nil
+---@return string? message
+---@return string? code
+function methods:retain(name, rules)
+  local handle = live(self, "retain")
+  if name ~= nil then
+    local ok, message, code = options.name("queue name", check_text("retain", name), options.MAX_QUEUE)
+    if not ok then return nil, message, code end
+  end
+  if type(rules) ~= "table" then raise("retain: the rules must be a table, got %s", type(rules)) end
+  local given, message, code = options.read("retain", rules, retention.RULES)
+  if not given then return nil, message, code end
+  return options.values(retention.set(handle, name, given))
+end
+
+--- The rules: of all queues first, then of queues that have one of their own. {queue =, done = {age =,
+-- count =}, dead =, cancelled =}; false: no limit.
+---@return table[]|nil
+---@return string? message
+---@return string? code
+function methods:retention() return retention.list(live(self, "retention")) end
 
 local RESCUE = { wait = options.duration }
 
@@ -286,12 +314,8 @@ end
 
 scope.watch(methods, { "queue", "execute", "cancel", "pause", "resume", "pause_name", "resume_name", "pause_all",
   "resume_all", "retry", "delete", "update", "run_now", "deadline", "reprioritise", "move",
-  "signal", "flow", "flow_many", "prune", "adopt", "schedule", "schedule_pause", "schedule_resume", "schedule_run",
-  "schedule_remove" })
-
--- How long history is kept, microseconds.
-db.KEEP_DONE = 86400 * 1000000
-db.KEEP_DEAD = 30 * 86400 * 1000000
+  "signal", "flow", "flow_many", "prune", "retain", "adopt", "schedule", "schedule_pause",
+  "schedule_resume", "schedule_run", "schedule_remove" })
 
 --- Creates or upgrades the tables and makes procedures and views anew; gives the
 -- version found before (0: none) and the version now.

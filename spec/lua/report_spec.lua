@@ -181,8 +181,8 @@ describe("among thousands:", function()
     end)
 
     it("say what a prune would take", function()
-      assert.same({ done = 0, dead = 200, cancelled = 1 }, report.prunable(db._handle, 0, 0))
-      assert.same({ done = 0, dead = 0, cancelled = 0 }, report.prunable(db._handle, -1, -1))
+      assert.same({ done = 0, dead = 200, cancelled = 1 }, report.prunable(db._handle, 0, 0, 0))
+      assert.same({ done = 0, dead = 0, cancelled = 0 }, report.prunable(db._handle, -1, -1, -1))
     end)
   end)
 

@@ -52,7 +52,7 @@ end
 
 local function wipe()
   for _, name in ipairs { "job", "ready", "scheduled", "edge", "child", "signal", "met", "lease", "holder", "running",
-    "finished", "attempt", "unique_key", "slot", "served", "pause", "paused_name", "owed", "tag",
+    "finished", "attempt", "unique_key", "slot", "served", "pause", "paused_name", "owed", "tag", "retention",
     "schedule" } do
     assert(watch:execute("DELETE FROM nightshift_" .. name))
   end
@@ -379,6 +379,13 @@ local calls = {
   ["mend, what is wrong"] = { run = function(h) return h:mend(true) end },
   may = { run = function(h) return h:may "claim_read" end },
   prune = { run = function(h) return h:prune(0, 0) end, arrange = finished },
+  ["prune, by rules"] = {
+    arrange = function(h)
+      assert(watch:execute "INSERT INTO nightshift_retention VALUES (0, 'done', NULL, 0), (1, 'dead', -1, NULL)")
+      return finished(h)
+    end,
+    run = function(h) return h:prune(math.mininteger, math.mininteger, 1) end,
+  },
   prune_tree = { arrange = finished, run = function(h, id) return h:prune_tree(id) end },
   ["prune_tree, with children"] = {
     arrange = function(h)

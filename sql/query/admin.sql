@@ -167,6 +167,21 @@ SELECT ready_at FROM nightshift_ready WHERE queue_id = ? AND rank = ? AND job_id
 -- Params: name. Key: PRIMARY of paused_name.
 DELETE nightshift_paused_name FROM nightshift_paused_name WHERE name = ?
 
+-- name: admin_retain
+-- Params: queue or 0, [[outcome,age,most],…]: null as it is, -2 as of all queues. Key: PRIMARY of
+-- retention.
+INSERT INTO nightshift_retention (queue_id, outcome, age, most)
+SELECT ?, v.outcome, NULLIF(v.age, -2), NULLIF(v.most, -2)
+FROM JSON_TABLE(?, '$[*]' COLUMNS (outcome VARCHAR(9) {bytes} PATH '$[0]', age BIGINT PATH '$[1]',
+  most BIGINT PATH '$[2]')) v
+ON DUPLICATE KEY UPDATE
+  age = IF(v.age IS NULL, nightshift_retention.age, NULLIF(v.age, -2)),
+  most = IF(v.most IS NULL, nightshift_retention.most, NULLIF(v.most, -2))
+
+-- name: admin_retain_none
+-- Key: none, all rules: they are few. A rule that says nothing goes.
+DELETE nightshift_retention FROM nightshift_retention WHERE age IS NULL AND most IS NULL
+
 -- name: admin_retry
 -- Params: job. Key: PRIMARY of finished, locked by admin_finished. Fresh
 -- budgets, the next run; its children so far are of an earlier life.
@@ -244,6 +259,23 @@ STRAIGHT_JOIN nightshift_attempt a FORCE INDEX (PRIMARY) ON a.job_id = v.id
 DELETE c FROM JSON_TABLE(?, {ids}) v
 STRAIGHT_JOIN nightshift_child c FORCE INDEX (PRIMARY) ON c.parent = v.id
 
+-- name: prune_chosen
+-- Params: age that outlives its tree, [[id,finished_at],…], outcome. Key: PRIMARY of finished, one
+-- row at a time; locks those that have not been retried since, skipping locked ones. tree: the root
+-- it belongs to, when it goes with its tree only; NULL: it goes by itself.
+SELECT STRAIGHT_JOIN f.id, f.finished_at, {prunes_with} AS tree
+FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$[0]', ended BIGINT PATH '$[1]')) v
+JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = v.id AND f.finished_at = v.ended
+WHERE f.outcome = ?
+FOR UPDATE SKIP LOCKED
+
+-- name: prune_count
+-- Params: outcome, finished_at twice and id to begin behind, rows. Key: outcome, backwards, index
+-- only: the newest first. No locks.
+SELECT id, finished_at, queue_id FROM nightshift_finished FORCE INDEX (outcome)
+WHERE outcome = ? AND finished_at <= ? AND (finished_at < ? OR id < ?)
+ORDER BY finished_at DESC, id DESC LIMIT ?
+
 -- name: prune_finished
 -- Params: [id,…]. Key: PRIMARY of finished, locked by prune_select or prune_hold.
 DELETE f FROM JSON_TABLE(?, {ids}) v
@@ -276,14 +308,23 @@ STRAIGHT_JOIN nightshift_child c FORCE INDEX (PRIMARY)
 -- name: prune_members
 -- Params: [id,…], rows. Keys: PRIMARY of child, by its parent; of job and of finished.
 -- No locks. The children, in the order of the list: id, whether it lives, how it ended, how
--- long ago; parent and place.
-SELECT STRAIGHT_JOIN c.id, j.id IS NOT NULL, f.outcome = 'done', {now} - f.finished_at,
-  c.parent, c.seq
+-- long ago; parent and place. Then its queue and when it ended.
+SELECT STRAIGHT_JOIN c.id, j.id IS NOT NULL, FIELD(f.outcome, 'done', 'dead', 'cancelled'),
+  {now} - f.finished_at, c.parent, c.seq, f.queue_id, f.finished_at
 FROM JSON_TABLE(?, {ids}) v
 JOIN nightshift_child c FORCE INDEX (PRIMARY) ON c.parent = v.id
 LEFT JOIN nightshift_job j ON j.id = c.id
 LEFT JOIN nightshift_finished f ON f.id = c.id
 LIMIT ?
+
+-- name: prune_page
+-- Params: outcome, finished_at twice and id to begin behind, age, the finished_at up to which younger
+-- rows may go, too, rows. Key: outcome, a range, index only: the oldest first. No locks.
+SELECT id, finished_at, queue_id, {now} - finished_at
+FROM nightshift_finished FORCE INDEX (outcome)
+WHERE outcome = ? AND finished_at >= ? AND (finished_at > ? OR id > ?)
+  AND finished_at <= GREATEST({now} - ?, ?)
+ORDER BY finished_at, id LIMIT ?
 
 -- name: prune_pauses
 -- Params: [id,…]. Key: PRIMARY of pause. A pause of a job that is forgotten holds no job.
@@ -297,15 +338,16 @@ SELECT root FROM nightshift_job WHERE id = ?
 UNION ALL
 SELECT root FROM nightshift_finished WHERE id = ?
 
+-- name: prune_rules
+-- Key: PRIMARY of retention, all rows: they are few. No locks. A rule of all queues comes first.
+SELECT queue_id, FIELD(outcome, 'done', 'dead', 'cancelled'), age, most
+FROM nightshift_retention ORDER BY queue_id, outcome
+
 -- name: prune_select
 -- Params: age that outlives its tree, outcome, finished_at twice and id to begin behind, age,
 -- rows. Key: outcome (outcome, finished_at, id), the oldest first; locks its rows, skipping
--- locked ones. tree: the root it belongs to, when it goes with its tree only; NULL: it goes by
--- itself.
-SELECT id, finished_at,
-  IF(finished_at < {now} - ?
-     AND NOT EXISTS(SELECT 1 FROM nightshift_job p WHERE p.id = f.parent), NULL,
-     COALESCE(root, (SELECT MIN(c.parent) FROM nightshift_child c WHERE c.parent = f.id))) AS tree
+-- locked ones. tree: as prune_chosen.
+SELECT id, finished_at, {prunes_with} AS tree
 FROM nightshift_finished f FORCE INDEX (outcome)
 WHERE outcome = ? AND finished_at >= ? AND (finished_at > ? OR id > ?)
   AND finished_at < {now} - ?
@@ -314,7 +356,8 @@ FOR UPDATE SKIP LOCKED
 
 -- name: prune_self
 -- Params: job. Keys: PRIMARY of job and of finished. No locks. As prune_members.
-SELECT v.id, j.id IS NOT NULL, f.outcome = 'done', {now} - f.finished_at, 0, 0
+SELECT v.id, j.id IS NOT NULL, FIELD(f.outcome, 'done', 'dead', 'cancelled'),
+  {now} - f.finished_at, 0, 0, f.queue_id, f.finished_at
 FROM (SELECT ? AS id) v
 LEFT JOIN nightshift_job j ON j.id = v.id
 LEFT JOIN nightshift_finished f ON f.id = v.id
@@ -322,8 +365,8 @@ LEFT JOIN nightshift_finished f ON f.id = v.id
 -- name: prune_siblings
 -- Params: parent, seq twice and id of the child to begin behind, rows. Keys: as prune_members.
 -- No locks. As prune_members, of one parent.
-SELECT STRAIGHT_JOIN c.id, j.id IS NOT NULL, f.outcome = 'done', {now} - f.finished_at,
-  c.parent, c.seq
+SELECT STRAIGHT_JOIN c.id, j.id IS NOT NULL, FIELD(f.outcome, 'done', 'dead', 'cancelled'),
+  {now} - f.finished_at, c.parent, c.seq, f.queue_id, f.finished_at
 FROM nightshift_child c FORCE INDEX (PRIMARY)
 LEFT JOIN nightshift_job j ON j.id = c.id
 LEFT JOIN nightshift_finished f ON f.id = c.id

@@ -433,12 +433,12 @@ ORDER BY r.started, r.job_id LIMIT ?
 
 -- name: report_prunable
 -- How much history of each outcome a prune would delete.
--- Params: end of done, end of dead and cancelled (both µs; 0: none).
+-- Params: end of done, of dead and of cancelled (µs; 0: none).
 -- Index: finished outcome (outcome, finished_at), index only. Locks: none.
 SELECT outcome, COUNT(*) AS n
 FROM nightshift_finished
 WHERE (outcome = 'done' AND finished_at < ?)
-   OR (outcome IN ('dead', 'cancelled') AND finished_at < ?)
+   OR (outcome = 'dead' AND finished_at < ?) OR (outcome = 'cancelled' AND finished_at < ?)
 GROUP BY outcome
 
 -- name: report_reload
@@ -452,6 +452,13 @@ FROM nightshift_holder h
 LEFT JOIN nightshift_served s ON s.holder = h.id
 WHERE h.kind = 'host' AND h.dead IS NULL
 ORDER BY h.id
+
+-- name: report_retention
+-- How long ended jobs are kept; queue NULL: of all queues. Index: PRIMARY of retention, all rows:
+-- they are few; queue PRIMARY. Locks: none.
+SELECT r.queue_id AS id, q.name AS queue, r.outcome, r.age, r.most
+FROM nightshift_retention r LEFT JOIN nightshift_queue q ON q.id = r.queue_id
+ORDER BY r.queue_id = 0 DESC, q.name, r.outcome
 
 -- name: report_schema
 -- The version of the tables. Index: meta PRIMARY. Locks: none.

@@ -325,7 +325,8 @@ CREATE TABLE nightshift_signal (
 
 -- name: create_finished
 -- History: every ended job with all columns needed to run it again. The key on (outcome,
--- finished_at) serves pruning and the newest-first listings. after_ids: as in job. phase to
+-- finished_at) serves pruning and the newest-first listings. The queue is in it, so that rows of
+-- others are passed by without being read. after_ids: as in job. phase to
 -- state: the columns of a parked job that is to wait again.
 CREATE TABLE nightshift_finished (
   id BIGINT NOT NULL PRIMARY KEY,
@@ -363,10 +364,23 @@ CREATE TABLE nightshift_finished (
   waits ENUM('fail','continue') NULL,
   state MEDIUMTEXT NULL,
   max_phases INT UNSIGNED NULL,
-  KEY outcome (outcome, finished_at),
+  KEY outcome (outcome, finished_at, id, queue_id),
   CONSTRAINT finished_reason CHECK ((outcome = 'dead') <= (reason IS NOT NULL)),
   CONSTRAINT finished_result CHECK (outcome = 'done' OR result IS NULL),
   CONSTRAINT finished_error CHECK (outcome <> 'done' OR error IS NULL)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin
+
+-- name: create_retention
+-- How long ended jobs are kept. queue_id 0: of all queues that have no rule of their own. age: µs,
+-- -1: for ever; most: so many of the queue, the newest, -1: any number. NULL: as all queues, or as
+-- it is without a rule.
+CREATE TABLE nightshift_retention (
+  queue_id INT NOT NULL,
+  outcome ENUM('done','dead','cancelled') NOT NULL,
+  age BIGINT NULL,
+  most BIGINT NULL,
+  PRIMARY KEY (queue_id, outcome),
+  CONSTRAINT retention_counts CHECK (age >= -1 AND most >= -1)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin
 
 -- name: create_attempt

@@ -75,6 +75,8 @@ struct ns_db {
   bool never_fast;     /* here a lock wait would end the whole transaction */
   int64_t skew;        /* server's clock minus our monotonic one, µs */
   ns_past_row pruned_to[3]; /* where pruning goes on, per outcome */
+  size_t prune_turn;        /* the outcome that it begins with, modulo 3 */
+  struct ns_retention *retention; /* what it goes by; owned; NULL: not read yet */
   bool (*goes_on)(void *arg); /* between its transactions; NULL: as it is */
   void *goes_on_arg;
   ns_listener *waiter; /* second connection of an embedded waiting claim */

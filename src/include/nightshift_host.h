@@ -439,6 +439,8 @@ void ns_between(ns_db *db, bool (*goes_on)(void *arg), void *arg);
 /* A scheduled job becomes ready now. Errors: NOT_FOUND, STATE. */
 ns_status ns_run_now(ns_db *db, int64_t id, ns_err *err);
 
+#define NS_KEEP_BY_RULE INT64_MIN /* as long as the rules of retention say */
+
 /* Deletes history older than this in small batches; '*deleted' counts. A tree goes as a
 ** whole, once all of it has ended and is old enough. Slots of locks with an owner that is gone are
 ** deleted, too. A negative age keeps that kind. 'max_batches' 0: until nothing is left;

@@ -120,7 +120,8 @@ static int db_migrate(lua_State *L) {
 /***
 Deletes old history in small batches.
 @function db:prune
-@tparam integer keep_done µs that done jobs are kept; negative: for ever
+@tparam integer keep_done µs that done jobs are kept; negative: for ever; math.mininteger: as the
+rules of retention say
 @tparam integer keep_dead the same for dead and cancelled ones
 @tparam[opt=0] integer max_batches 0: until nothing is left
 @return rows deleted, or nil, message, code

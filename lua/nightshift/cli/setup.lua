@@ -1,4 +1,4 @@
---- Commands on the installation: init, migrate, doctor, prune, version. The doctor checks that
+--- Commands on the installation: init, migrate, doctor, retain, retention, prune, version. The doctor checks that
 -- server, database and hosts are as Nightshift needs them; and it prints the grants of a role.
 
 local address = require "nightshift.address"
@@ -11,6 +11,7 @@ local nightshift = require "nightshift"
 local options = require "nightshift.options"
 local output = require "nightshift.cli.output"
 local report = require "nightshift.report"
+local retention = require "nightshift.retention"
 
 local setup = { commands = {} }
 local commands = setup.commands
@@ -25,9 +26,19 @@ function setup.define(parser)
   doctor:option("--grants", "Print the SQL that grants a role what it needs; without ROLE: all roles.")
     :args("?"):argname "ROLE":choices(grants.names)
   doctor:option("--user", "With --grants: the user, NAME or NAME@HOST.")
-  local prune = parser:command("prune", "Delete the history of finished jobs.")
-  prune:option("--done", 'Delete done jobs older than this, e.g. "1d"; "never" keeps them.', "1d")
-  prune:option("--dead", 'The same for dead and cancelled jobs.', "30d")
+  local retain = parser:command("retain", "Say how long ended jobs are kept, and how many: hosts delete the rest.")
+  retain:argument("queue", "Queue name; without it: of all queues that have no rule of their own."):args "?"
+  for _, outcome in ipairs(retention.OUTCOMES) do
+    retain:option("--" .. outcome, ('Keep %s jobs so long, e.g. "7d"; "never": delete none by age; "default".')
+      :format(outcome))
+    retain:option("--" .. outcome .. "-count",
+      'Keep so many of the queue, the newest; "never": delete none by number; "default".')
+  end
+  local rules = parser:command("retention", "Show how long ended jobs are kept.")
+  rules:flag("--json", "Print JSON.")
+  local prune = parser:command("prune", "Delete the history of finished jobs now: what `retain` does not keep.")
+  prune:option("--done", 'Or done jobs older than this, e.g. "1d"; "never" keeps them.')
+  prune:option("--dead", 'The same for dead and cancelled jobs.')
   prune:option("--tree", "Delete the history of this finished job and all below it, however old."):argname "ID"
     :convert(context.id)
   adopt.define_prune(prune)
@@ -137,9 +148,59 @@ function commands.doctor(args)
   return fails > 0 and context.FAILURE or 0
 end
 
--- ------------------------------------------------------------- prune, version
+-- -------------------------------------------------- retain, retention, prune
+
+local LIMITS = { never = false, default = "default" }
+
+--- The value of an option; words as they are in Lua.
+local function limit(text, what, number)
+  if text == nil or LIMITS[text] ~= nil then return LIMITS[text] end
+  local value = number and math.tointeger(tonumber(text)) or not number and text
+  if not value then context.fail(context.USAGE, "%s: '%s' is not a whole number", what, text) end
+  return value
+end
+
+--- How long and how many, for people.
+local function kept(one)
+  local age = one.age and output.span(one.age) or "for ever"
+  return one.count and ("%s, the newest %d"):format(age, one.count) or age
+end
+
+local function rule_columns()
+  local columns = {
+    { title = "QUEUE", get = function(row) return row.queue and output.one_line(row.queue, 64) or "all" end },
+  }
+  for i, outcome in ipairs(retention.OUTCOMES) do
+    columns[i + 1] = { title = outcome:upper(), get = function(row) return kept(row[outcome]) end }
+  end
+  return columns
+end
+
+function commands.retain(args)
+  local given = {}
+  for _, outcome in ipairs(retention.OUTCOMES) do
+    local option, most = "--" .. outcome, args[outcome .. "_count"]
+    if args[outcome] or most then
+      given[outcome] = { age = limit(args[outcome], option), count = limit(most, option .. "-count", true) }
+      context.checked(retention.RULES[outcome], given[outcome], option)
+    end
+  end
+  if args.queue then context.check_name("queue name", args.queue, options.MAX_QUEUE) end
+  if next(given) == nil then context.fail(context.USAGE, "say what is kept: --done, --dead, --dead-count, …") end
+  local db <close> = context.connect(args)
+  context.must(db:retain(args.queue, given))
+  output.table(rule_columns(), context.must(db:retention()))
+end
+
+function commands.retention(args)
+  local db <close> = context.connect(args)
+  local list = context.must(db:retention())
+  if not args.json then return output.table(rule_columns(), list) end
+  output.json_list(list)
+end
 
 local function age(text, what)
+  if not text then return nil end
   if text == "never" then return -1 end
   return context.checked(options.duration, text, what)
 end
@@ -154,21 +215,33 @@ local function prune_tree(args)
   output.line("deleted " .. output.count(context.must(handle:prune { tree = args.tree }), "job"))
 end
 
+--- Is there anything to delete? Without --yes it says how much, and ends. Rules by number, or of
+-- queues, are not counted.
+local function check_prunable(args, handle, given)
+  local ages = given.done and given.dead and given or context.must(retention.ages(handle))
+  if not ages then
+    if args.yes then return true end
+    context.fail(context.USAGE, "what `nightshift retention` does not keep would be deleted; add --yes to do it")
+  end
+  local counts = context.must(report.prunable(handle, given.done or ages.done, given.dead or ages.dead,
+    given.dead or ages.cancelled))
+  if counts.done + counts.dead + counts.cancelled == 0 then return false end
+  if args.yes then return true end
+  context.fail(context.USAGE, "%d done, %d dead, %d cancelled jobs would be deleted; add --yes to do it",
+    counts.done, counts.dead, counts.cancelled)
+end
+
 function commands.prune(args)
   if adopt.wanted(args, { "older", "into", "limit", "state" }, { "tree" }) then return adopt.prune(args) end
   if args.tree then return prune_tree(args) end
-  local keep_done, keep_dead = age(args.done, "--done"), age(args.dead, "--dead")
-  local handle <close> = context.connect(args)
-  local counts = context.must(report.prunable(handle._handle, keep_done, keep_dead))
-  local total = counts.done + counts.dead + counts.cancelled
-  if total == 0 then return output.line "nothing to delete" end
-  if not args.yes then
-    context.fail(context.USAGE, "%d done, %d dead, %d cancelled jobs would be deleted; add --yes to do it",
-      counts.done, counts.dead, counts.cancelled)
-  end
-  local deleted = context.must(handle._handle:prune(keep_done, keep_dead, 0))
+  local given = { done = age(args.done, "--done"), dead = age(args.dead, "--dead") }
+  local db <close> = context.connect(args)
+  if not check_prunable(args, db._handle, given) then return output.line "nothing to delete" end
+  local deleted = context.must(db._handle:prune(given.done or retention.BY_RULE, given.dead or retention.BY_RULE, 0))
   output.line("deleted " .. output.count(deleted, "job"))
 end
+
+-- ------------------------------------------------------------------- version
 
 --- Fills in the server's facts; a reason for having none goes to `error`.
 local function ask_server(args, facts)

@@ -97,6 +97,7 @@ local ROLES = {
       { "nightshift_paused_name", "SELECT" },
       { "nightshift_queue", "SELECT" },
       { "nightshift_ready", "SELECT" },
+      { "nightshift_retention", "SELECT" },
       { "nightshift_running", "SELECT" },
       { "nightshift_scheduled", "SELECT" },
       { "nightshift_served", "SELECT" },

@@ -80,6 +80,9 @@ plans.hot = {
   { "push_scheduled", "[100,101]" },
   { "listen_look", 99, 0 },
   { "prune_members", "[100]", 10 },
+  { "prune_chosen", 3600000000, "[[100,1]]", "done" },
+  { "prune_count", "done", math.maxinteger, math.maxinteger, math.maxinteger, 10 },
+  { "prune_page", "done", 0, 0, 0, 3600000000, 0, 10 },
   { "prune_select", 3600000000, "done", 0, 0, 0, 3600000000, 10 },
   { "prune_siblings", 100, 0, 0, 0, 10 },
 }

@@ -409,12 +409,13 @@ function report.waiters(handle, id, limit)
 end
 
 --- How many finished jobs a prune with these ages (µs; negative: none) takes.
-function report.prunable(handle, keep_done, keep_dead)
+function report.prunable(handle, keep_done, keep_dead, keep_cancelled)
   local now, message, code = handle:now()
   if not now then return nil, message, code end
   local function before(keep) return keep < 0 and 0 or now - keep end
   local rows
-  rows, message, code = handle:execute("@report_prunable", before(keep_done), before(keep_dead))
+  rows, message, code = handle:execute("@report_prunable", before(keep_done), before(keep_dead),
+    before(keep_cancelled))
   if not rows then return nil, message, code end
   local prunable = { done = 0, dead = 0, cancelled = 0 }
   for _, row in ipairs(rows) do prunable[row.outcome] = row.n end

@@ -2,15 +2,19 @@
 ** Pruning: history that is old enough goes, in small batches, each its own
 ** transaction, so that no transaction waits long for it. Slots of the dead go, too.
 **
-** Invariant: a job of a tree goes with all of its tree, once none of it lives and every job is
-** old enough. The leaves go first, so that a prune that is cut short can be gone on with. A job
-** older than NS_KEEP_TREE does not wait for a tree that never ends, except below a parent that
-** lives. A row of nightshift_child goes with its child, so no row has to be looked for when the
-** parent goes. No assert: the server knows the ages of rows.
+** One age for all queues is a range of the key by outcome and end. Where queues have rules of
+** their own, the key is read page by page, without locks, and rows that go are then locked.
+**
+** Invariant: a job of a tree goes with all of its tree. By then none of it lives, and every job may
+** go by its own rule. The leaves go first, so that a prune that is cut short can be gone on with.
+** A job older than NS_KEEP_TREE does not wait for a tree that never ends, except below a parent
+** that lives. A row of nightshift_child goes with its child, so no row has to be looked for when
+** the parent goes. No assert: the server knows the ages of rows.
 */
 #include <stdlib.h>
 #include <string.h>
 
+#include "admin/inner.h"
 #include "clock.h"
 #include "db/db.h"
 #include "finish/finish.h"
@@ -19,6 +23,7 @@
 
 #define BATCH 1000    /* rows per transaction */
 #define BARREN 20     /* batches without a job that may go, per one that counts */
+#define PAGES 100     /* pages of a key that are looked at, likewise */
 #define AT_A_TIME (NS_SECOND / 10) /* for trees, when the caller counts batches */
 #define WALK 1000000  /* jobs of a tree that are looked at, at most */
 #define LEVELS 1000   /* and how deep */
@@ -62,11 +67,6 @@ static ns_value links_json(const member *items, size_t n, ns_buf *text) {
 static bool may_go_on(ns_db *db) {
   return db->goes_on == NULL || db->goes_on(db->goes_on_arg);
 }
-
-/* How long rows are kept, µs; negative: for ever. */
-typedef struct ages {
-  int64_t done, dead;
-} ages;
 
 /* -------------------------------------------------------------- deleting */
 
@@ -151,19 +151,22 @@ static ns_status delete_all(ns_db *db, const members *list, int64_t *deleted, ns
 
 typedef enum tree_state { GOES, LIVES, YOUNG, ENDLESS, STOPPED } tree_state;
 
-enum { K_ID, K_LIVES, K_DONE, K_AGE, K_PARENT, K_SEQ };
+enum { K_ID, K_LIVES, K_OUTCOME, K_AGE, K_PARENT, K_SEQ, K_QUEUE, K_ENDED };
 
-static tree_state state_of(const ns_value *r, const ages *keep) {
-  int64_t age = r[K_DONE].i != 0 ? keep->done : keep->dead;
+/* 'keep' NULL: whatever its age. */
+static tree_state state_of(const ns_value *r, const ns_retention *keep) {
   if (r[K_LIVES].i != 0)
     return LIVES;
-  if (r[K_AGE].type == NS_NULL) /* not in the history any more */
+  if (keep == NULL || r[K_AGE].type == NS_NULL) /* not in the history any more */
     return GOES;
-  return age < 0 || r[K_AGE].i < age ? YOUNG : GOES;
+  return ns_admin_rules_goes(&keep->of[r[K_OUTCOME].i - 1], r[K_QUEUE].i, r[K_AGE].i,
+                           (ns_past_row){r[K_ENDED].i, r[K_ID].i})
+             ? GOES
+             : YOUNG;
 }
 
 /* Reads the rows of a statement: jobs of the tree. */
-static ns_status read_members(ns_db *db, ns_sql sql, const ages *keep, members *tree, tree_state *f,
+static ns_status read_members(ns_db *db, ns_sql sql, const ns_retention *keep, members *tree, tree_state *f,
                               ns_err *err) {
   const ns_value *row;
   ns_status st = NS_OK;
@@ -179,7 +182,7 @@ static ns_status read_members(ns_db *db, ns_sql sql, const ages *keep, members *
 
 /* Reads one page of a level; '*more': there are further pages. Other sessions wait for one page
 ** at most. */
-static ns_status read_page(ns_db *db, ns_sql sql, const ns_value *params, const ages *keep,
+static ns_status read_page(ns_db *db, ns_sql sql, const ns_value *params, const ns_retention *keep,
                            members *tree, tree_state *f, bool *more, ns_err *err) {
   size_t before = tree->n;
   ns_status st;
@@ -195,7 +198,7 @@ static ns_status read_page(ns_db *db, ns_sql sql, const ns_value *params, const 
 }
 
 /* The siblings behind the last job of the tree. */
-static ns_status read_siblings(ns_db *db, const ages *keep, members *tree, tree_state *f,
+static ns_status read_siblings(ns_db *db, const ns_retention *keep, members *tree, tree_state *f,
                                ns_err *err) {
   bool more = true;
   ns_status st = NS_OK;
@@ -211,7 +214,7 @@ static ns_status read_siblings(ns_db *db, const ages *keep, members *tree, tree_
 
 /* The children of tree[from…to), behind them. A full page may end among the children of one
 ** parent; all parents before that one are read. */
-static ns_status read_level(ns_db *db, const ages *keep, members *tree, size_t from, size_t to,
+static ns_status read_level(ns_db *db, const ns_retention *keep, members *tree, size_t from, size_t to,
                             tree_state *f, ns_err *err) {
   ns_buf text = NS_BUF_INIT;
   ns_status st = NS_OK;
@@ -236,7 +239,7 @@ static ns_status read_level(ns_db *db, const ages *keep, members *tree, size_t f
 
 /* Reads all jobs of a tree, level by level, behind the ones that 'tree' has; '*f' tells whether
 ** they go. A job that does not go is not added. */
-static ns_status walk_tree(ns_db *db, int64_t root, const ages *keep, members *tree, tree_state *f,
+static ns_status walk_tree(ns_db *db, int64_t root, const ns_retention *keep, members *tree, tree_state *f,
                            ns_err *err) {
   ns_value param = ns_vint(root);
   size_t start = tree->n;
@@ -273,7 +276,6 @@ static ns_status find_root(ns_db *db, int64_t id, int64_t *root, ns_err *err) {
 
 /* A live job anywhere in the tree may want the results of the jobs below it. */
 ns_status ns_prune_tree(ns_db *db, int64_t id, int64_t *deleted, ns_err *err) {
-  ages none = {0, 0};
   members tree = {0};
   tree_state f = GOES;
   int64_t root = id;
@@ -281,10 +283,10 @@ ns_status ns_prune_tree(ns_db *db, int64_t id, int64_t *deleted, ns_err *err) {
   *deleted = 0;
   ns_err_clear(err);
   if ((st = ns_db_ready(db, err)) == NS_OK && (st = find_root(db, id, &root, err)) == NS_OK)
-    st = walk_tree(db, root, &none, &tree, &f, err);
+    st = walk_tree(db, root, NULL, &tree, &f, err);
   if (st == NS_OK && f == GOES && root != id) {
     tree.n = 0; /* the part that has ended */
-    st = walk_tree(db, id, &none, &tree, &f, err);
+    st = walk_tree(db, id, NULL, &tree, &f, err);
   }
   if (st == NS_OK && f == LIVES)
     st = ns_fail(err, NS_ESTATE,
@@ -311,12 +313,16 @@ typedef struct top {
 /* One outcome's pass: its oldest rows, read in parts that begin behind 'at'. */
 typedef struct pass {
   const char *outcome;
-  int64_t age;
+  ns_retention *keep; /* of all outcomes; trees have jobs of several */
+  ns_keeps *rules;    /* of this one */
+  bool plain;   /* one age for all queues */
   bool bounded; /* jobs of this host wait meanwhile */
   bool cut;     /* the rest of the batch is for another time */
   ns_past_row at;
   ns_past_row from; /* where the batch under way begins, in each try */
   size_t n;     /* rows of the last batch */
+  bool more;    /* there may be rows behind it */
+  members chosen; /* not plain: rows that go; 'seq' is the end of each */
   members alone; /* they go by themselves */
   top *tops;
   size_t ntops, captops;
@@ -338,20 +344,68 @@ static bool add_row(pass *p, const ns_value *row) {
   return true;
 }
 
+/* Looks at the rows behind 'from' up to a page, or to a whole batch of rows that go. */
+static ns_status choose(ns_db *db, pass *p, ns_past_row *end, ns_err *err) {
+  const ns_value *row = NULL;
+  size_t n = 0;
+  int64_t age;
+  int64_t cut;
+  ns_status st;
+  *end = p->from;
+  p->chosen.n = 0;
+  ns_admin_rules_bounds(p->rules, &age, &cut);
+  st = ns_db_run(db, NS_SQL_PRUNE_PAGE,
+                 (ns_value[]){ns_vtext(ns_str(p->outcome)), ns_vint(p->from.finished_at),
+                              ns_vint(p->from.finished_at), ns_vint(p->from.id), ns_vint(age),
+                              ns_vint(cut), ns_vint(NS_PAST_PAGE)},
+                 err);
+  while (st == NS_OK && p->chosen.n < BATCH &&
+         (st = ns_db_row(db, NS_SQL_PRUNE_PAGE, &row, err)) == NS_OK && row != NULL) {
+    *end = (ns_past_row){row[1].i, row[0].i};
+    n++;
+    if (ns_admin_rules_goes(p->rules, row[2].i, row[3].i, *end) &&
+        !add_member(&p->chosen, (member){.id = end->id, .seq = end->finished_at}))
+      st = ns_no_memory(err);
+  }
+  p->more = n == NS_PAST_PAGE || p->chosen.n == BATCH;
+  return st;
+}
+
+static ns_status select_chosen(ns_db *db, const pass *p, ns_err *err) {
+  ns_buf list = NS_BUF_INIT;
+  ns_status st;
+  for (size_t i = 0; i < p->chosen.n; i++)
+    ns_db_list_add_pair(&list, p->chosen.items[i].id, p->chosen.items[i].seq);
+  st = list.oom ? ns_no_memory(err)
+                : ns_db_run(db, NS_SQL_PRUNE_CHOSEN,
+                            (ns_value[]){ns_vint(NS_KEEP_TREE), ns_db_list_end(&list),
+                                         ns_vtext(ns_str(p->outcome))},
+                            err);
+  ns_buf_free(&list);
+  return st;
+}
+
+static ns_status select_range(ns_db *db, const pass *p, ns_err *err) {
+  return ns_db_run(db, NS_SQL_PRUNE_SELECT,
+                   (ns_value[]){ns_vint(NS_KEEP_TREE), ns_vtext(ns_str(p->outcome)),
+                                ns_vint(p->from.finished_at), ns_vint(p->from.finished_at),
+                                ns_vint(p->from.id), ns_vint(p->rules->items[0].age),
+                                ns_vint(BATCH)},
+                   err);
+}
+
 static ns_status batch_run(ns_db *db, ns_tx *tx, ns_err *err) {
   pass *p = tx->arg;
   const ns_value *row;
-  ns_status st = ns_db_run(db, NS_SQL_PRUNE_SELECT,
-                           (ns_value[]){ns_vint(NS_KEEP_TREE), ns_vtext(ns_str(p->outcome)),
-                                        ns_vint(p->from.finished_at), ns_vint(p->from.finished_at),
-                                        ns_vint(p->from.id), ns_vint(p->age), ns_vint(BATCH)},
-                           err);
+  ns_sql sql = p->plain ? NS_SQL_PRUNE_SELECT : NS_SQL_PRUNE_CHOSEN;
+  ns_status st = p->plain ? select_range(db, p, err) : select_chosen(db, p, err);
   p->at = p->from;
   p->n = p->alone.n = p->ntops = 0;
-  while (st == NS_OK && (st = ns_db_row(db, NS_SQL_PRUNE_SELECT, &row, err)) == NS_OK &&
-         row != NULL)
+  while (st == NS_OK && (st = ns_db_row(db, sql, &row, err)) == NS_OK && row != NULL)
     if (!add_row(p, row))
       st = ns_no_memory(err);
+  if (p->plain)
+    p->more = p->n == BATCH;
   if (st == NS_OK && p->alone.n > 0) {
     batch b = {.items = p->alone.items, .n = p->alone.n};
     ns_tx here = {.run = delete_run, .arg = &b};
@@ -362,23 +416,21 @@ static ns_status batch_run(ns_db *db, ns_tx *tx, ns_err *err) {
 
 /* The trees of a batch, several a transaction. A bounded pass goes on with the rest another
 ** time. */
-static ns_status prune_trees(ns_db *db, pass *p, const ages *keep,
-                             int64_t *deleted, ns_err *err) {
+static ns_status prune_trees(ns_db *db, pass *p, int64_t *deleted, ns_err *err) {
   int64_t until = ns_mono_us() + AT_A_TIME;
   members going = {0};
   ns_status st = NS_OK;
-  p->cut = false;
   for (size_t i = 0; st == NS_OK && i < p->ntops; i++) {
     tree_state f;
     if (p->tops[i].root == p->stays)
       continue;
     if (p->bounded && (going.n >= BATCH || ns_mono_us() > until)) {
       p->at = p->tops[i].before;
-      p->n = BATCH;
+      p->more = true;
       p->cut = true;
       break;
     }
-    st = walk_tree(db, p->tops[i].root, keep, &going, &f, err);
+    st = walk_tree(db, p->tops[i].root, p->keep, &going, &f, err);
     if (st == NS_OK && f != GOES)
       p->stays = p->tops[i].root;
     if (st == NS_OK && !p->bounded && going.n >= BATCH) {
@@ -392,37 +444,61 @@ static ns_status prune_trees(ns_db *db, pass *p, const ages *keep,
   return st;
 }
 
-static ns_status prune_batch(ns_db *db, pass *p, const ages *keep,
-                             int64_t *deleted, ns_err *err) {
+static ns_status prune_batch(ns_db *db, pass *p, int64_t *deleted, ns_err *err) {
   ns_tx tx = {.run = batch_run, .arg = p, .once = db->goes_on != NULL};
-  ns_status st;
+  ns_past_row end = {0, 0};
+  ns_status st = NS_OK;
   p->from = p->at;
-  if ((st = ns_db_transact(db, &tx, err)) != NS_OK)
+  p->cut = false;
+  if (!p->plain && (st = choose(db, p, &end, err)) != NS_OK)
     return st;
-  *deleted += (int64_t)p->alone.n;
-  return prune_trees(db, p, keep, deleted, err);
+  if (p->plain || p->chosen.n > 0) {
+    if ((st = ns_db_transact(db, &tx, err)) != NS_OK)
+      return st;
+    *deleted += (int64_t)p->alone.n;
+    st = prune_trees(db, p, deleted, err);
+  }
+  if (!p->plain && !p->cut)
+    p->at = end;
+  return st;
+}
+
+/* Finds the rows from which on queues have too many. A bounded pass looks at so many pages. */
+static ns_status count_rows(ns_db *db, const pass *p, ns_err *err) {
+  ns_status st = NS_OK;
+  for (int n = 0; st == NS_OK && !p->rules->counted && may_go_on(db); n++) {
+    if (p->bounded && n == PAGES)
+      break;
+    st = ns_admin_rules_count(db, p->outcome, p->rules, err);
+  }
+  return st;
 }
 
 /* '*left' batches may still be spent (NULL: any number); then '*at' is where
 ** the next call goes on. */
-static ns_status prune_outcome(ns_db *db, pass *p, const ages *keep, size_t *left,
-                               ns_past_row *at, int64_t *deleted, ns_err *err) {
+static ns_status prune_outcome(ns_db *db, pass *p, size_t *left, ns_past_row *at,
+                               int64_t *deleted, ns_err *err) {
   ns_status st = NS_OK;
   int barren = 0;
-  if (p->age < 0)
-    return NS_OK;
+  p->plain = ns_admin_rules_is_plain(p->rules);
+  p->bounded = left != NULL;
+  if ((p->plain && p->rules->items[0].age < 0) || (p->bounded && *left == 0) ||
+      (st = count_rows(db, p, err)) != NS_OK || !p->rules->counted)
+    return st;
   p->at = *at;
   do {
     int64_t before = *deleted;
     if ((left != NULL && *left == 0) || !may_go_on(db))
       return NS_OK;
-    p->bounded = left != NULL;
-    st = prune_batch(db, p, keep, deleted, err);
-    *at = p->n == BATCH ? p->at : (ns_past_row){0, 0};
-    if (left != NULL && (*deleted > before || p->cut || ++barren % BARREN == 0))
+    if ((st = prune_batch(db, p, deleted, err)) != NS_OK)
+      return st;
+    *at = p->more ? p->at : (ns_past_row){0, 0};
+    if (left != NULL &&
+        (*deleted > before || p->cut || ++barren % (p->plain ? BARREN : PAGES) == 0))
       --*left;
-  } while (st == NS_OK && p->n == BATCH);
-  return st;
+  } while (p->more);
+  ns_admin_rules_recount(p->rules);
+  return NS_OK;
 }
 
 void ns_between(ns_db *db, bool (*on)(void *arg), void *arg) {
@@ -430,21 +506,35 @@ void ns_between(ns_db *db, bool (*on)(void *arg), void *arg) {
   db->goes_on_arg = arg;
 }
 
-ns_status ns_prune(ns_db *db, int64_t keep_done, int64_t keep_dead,
-                   size_t max_batches, int64_t *deleted, ns_err *err) {
-  static const char *const outcomes[] = {"done", "dead", "cancelled"};
-  const ages keep = {keep_done, keep_dead};
+/* Outcomes take turns to be first: a bounded prune may go no further than that. */
+static ns_status prune_all(ns_db *db, ns_retention *keep, size_t max_batches, int64_t *deleted,
+                           ns_err *err) {
   size_t left = max_batches;
+  size_t first = max_batches > 0 ? db->prune_turn++ : 0;
   ns_status st = NS_OK;
-  *deleted = 0;
-  for (size_t i = 0; st == NS_OK && i < 3; i++) {
+  for (size_t n = 0; st == NS_OK && n < NS_OUTCOMES; n++) {
+    size_t i = (first + n) % NS_OUTCOMES;
     ns_past_row start = {0, 0};
-    pass p = {.outcome = outcomes[i], .age = i == 0 ? keep_done : keep_dead};
-    st = prune_outcome(db, &p, &keep, max_batches > 0 ? &left : NULL,
+    pass p = {.outcome = ns_admin_outcomes[i], .keep = keep, .rules = &keep->of[i]};
+    st = prune_outcome(db, &p, max_batches > 0 ? &left : NULL,
                        max_batches > 0 ? &db->pruned_to[i] : &start, deleted, err);
+    free(p.chosen.items);
     free(p.alone.items);
     free(p.tops);
   }
+  return st;
+}
+
+ns_status ns_prune(ns_db *db, int64_t keep_done, int64_t keep_dead, size_t max_batches,
+                   int64_t *deleted, ns_err *err) {
+  const int64_t given[NS_OUTCOMES] = {keep_done, keep_dead, keep_dead};
+  ns_retention own = {0};
+  ns_retention *keep;
+  ns_status st = ns_admin_rules_take(db, given, max_batches > 0, &own, &keep, err);
+  *deleted = 0;
+  if (st == NS_OK)
+    st = prune_all(db, keep, max_batches, deleted, err);
+  ns_admin_rules_free(&own);
   if (st == NS_OK)
     st = ns_finish_pending_repair(db, err);
   if (st == NS_OK && !ns_in_transaction(db))

@@ -51,7 +51,7 @@ typedef struct ns_hooks {
 extern const ns_hooks ns_db_schema_hooks, ns_source_hooks, ns_claim_hooks, ns_push_hooks,
     ns_finish_hooks, ns_settle_hooks, ns_holder_hooks, ns_holder_rescue_hooks,
     ns_holder_audit_hooks, ns_cycle_hooks, ns_wake_listen_hooks, ns_wake_ring_hooks, ns_wake_wait_hooks,
-    ns_holder_slot_hooks, ns_finish_pending_hooks;
+    ns_holder_slot_hooks, ns_finish_pending_hooks, ns_admin_retention_hooks;
 
 void ns_db_tell_closing(ns_db *db);
 

@@ -259,7 +259,7 @@ static void prune_history(nsh_upkeep *u) {
   u->rested = ns_mono_us();
   if (u->rested < u->prune_at)
     return;
-  st = ns_prune(u->db, NS_KEEP_DONE, NS_KEEP_DEAD, 1, &deleted, &err);
+  st = ns_prune(u->db, NS_KEEP_BY_RULE, NS_KEEP_BY_RULE, 1, &deleted, &err);
   u->prune_at = ns_mono_us() + (st != NS_OK ? PRUNE_AGAIN : deleted > 0 ? PRUNE_MORE : PRUNE);
 }
 
