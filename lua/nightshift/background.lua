@@ -202,7 +202,7 @@ local function time_out(def, polling, operation)
   polling._ends = dead
   local ok, result, message = xpcall(def.on_timeout, traceback, polling, operation)
   if not ok then return dead(polling, result) end
-  if result == nil and message ~= nil and not polling._settled then return dead(polling, message) end
+  if not result and message ~= nil and not polling._settled then return dead(polling, message) end
   return result
 end
 
@@ -215,7 +215,7 @@ local function last_look(polling, operation, own)
     return true
   end
   local ok, result, message = xpcall(own.def.poll, traceback, polling, operation)
-  if ok and result == nil and message ~= nil and not polling._settled then polling:fail(message) end
+  if ok and not result and message ~= nil and not polling._settled then polling:fail(message) end
   if ok then return result end
   if polling:cancelled() or (polling._settled and not own.over) then error(result, 0) end
   if not own.over then polling:fail(result) end

@@ -245,7 +245,7 @@ local function select_good(check, jobs)
   return good, places
 end
 
---- The function that is called for the jobs of a batch: results by position, or nil and a message.
+--- The function that is called for the jobs of a batch: results by position, or nil or false and a message.
 local function composed_batch(handler)
   local run, around, check = handler.run, handler.around, handler.check
   local inner = around and function(jobs) return around(jobs, run) end or run
@@ -254,7 +254,7 @@ local function composed_batch(handler)
     if check then good, places = select_good(check, jobs) end
     if #good == 0 then return {} end
     local value, message = inner(good)
-    if value == nil and message ~= nil then return nil, message end
+    if not value and message ~= nil then return nil, message end
     value = results_of(value)
     if not places then return value end
     local results = {}
@@ -325,8 +325,8 @@ local function add_handler(set, file, name, handler)
   if message then return message end
   if type(handler) == "function" then return add(set, file, name, handler, handler) end
   if type(handler) ~= "table" then
-    return ("%s: handler '%s' is a %s; it must be a function or a nightshift.background{…}"):format(
-      file, name, type(handler))
+    return ("%s: handler '%s' is a %s; it must be a function, a table with run = function, or a "
+      .. "nightshift.background{…}"):format(file, name, type(handler))
   end
   if not background.is(handler) then return add_table(set, file, name, handler) end
   for part, fn in pairs(background.expand(name, handler)) do

@@ -209,7 +209,7 @@ end
 ---@param self table the job
 ---@param backend table the handle's
 ---@param result any
----@return table|nil
+---@return table|false|nil for core; false: the job has no row
 ---@return string? message
 ---@return string? code
 function job.ack_on(self, backend, result)
@@ -221,7 +221,11 @@ function job.ack_on(self, backend, result)
   if self._settled then return stale(self) end
   if self._unspawned then return nil, self._unspawned, self._unspawned_code end
   self._settled = "ack"
-  return backend.entry(self, { kind = "ack", result = result, children = self._children })
+  local verdict = { kind = "ack", result = result, children = self._children }
+  if not its.committed then return backend.entry(self, verdict) end
+  self._verdict = verdict
+  table.insert(backend.in_transaction, self)
+  return false
 end
 
 local FAIL = { retry_in = seconds }

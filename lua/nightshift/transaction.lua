@@ -49,15 +49,23 @@ function methods:ack(claimed, result, extra)
   options.no_more("tx:ack", "a job and its result", extra)
   local open = backend.in_transaction
   local entry, message, code = job.ack_on(claimed, backend, result)
-  if not entry then
+  if entry == nil then
     scope.spoil(open, message, code)
     return nil, message, code
   end
-  open.acks[#open.acks + 1] = entry
+  if entry then open.acks[#open.acks + 1] = entry end
   return true
 end
 
 -- ---------------------------------------------------------------------- scopes
+
+--- Raises an error behind a failed verb anew, with the reason first. Code that took the verb's nil
+-- for a value says only "attempt to index a nil value".
+local function blame(open, err)
+  local why = open.failed and open.failed[1]
+  if type(err) ~= "string" or type(why) ~= "string" or err:find(why, 1, true) then return end
+  error(("%s; then: %s"):format(why, err), 0)
+end
 
 local ENDED = "this transaction was rolled back from outside: what began it, a job say, has ended"
 
@@ -83,16 +91,18 @@ end
 -- Takes back the changes of a try, unless it stands. When the server refuses that, the whole
 -- transaction is lost.
 local try_meta = {
-  __close = function(guard)
+  __close = function(guard, err)
     local open = guard.scope
     if open.ended then return end
     guard.backend.in_transaction = open.outer
     if guard.stands or not guard.handle:is_open() then return end
     scope.reopen(open)
     local ok, message, code = guard.handle:undo(open.depth, guard.mark)
-    if ok then return end
-    local first = open.failed or { message, code }
-    scope.spoil(open.outer, first[1], first[2])
+    if not ok then
+      local first = open.failed or { message, code }
+      scope.spoil(open.outer, first[1], first[2])
+    end
+    blame(open, err)
   end,
 }
 
@@ -142,7 +152,7 @@ end
 -- The guard of the open transaction of each backend, for as long as it could go on.
 local guards = setmetatable({}, { __mode = "kv" })
 
--- Rolls back unless the commit was reached; the error passes with its traceback.
+-- Rolls back unless the commit was reached.
 local function finish(guard)
   guard.tx._db = nil
   if guard.scope.ended then return end
@@ -171,7 +181,10 @@ end
 -- A coroutine that can not be resumed any more is collected with its transaction. A coroutine
 -- that died of an error may be kept, but its transaction is not: it has raised.
 local guard_meta = {
-  __close = finish,
+  __close = function(guard, err)
+    finish(guard)
+    blame(guard.scope, err)
+  end,
   __gc = finish,
   abandon = function(guard)
     if guards[guard.backend] == guard then abandon(guard.backend) end

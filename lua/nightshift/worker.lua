@@ -200,12 +200,12 @@ local function finished(fields, v, limits)
 end
 
 --- How the run of a handler ended, with the recorded verdict `own`: a plain result, or nil and a
--- verdict. That it has failed it may say as any function does: nil and a message.
+-- verdict. That it has failed it may say as any function does: nil or false, and a message.
 local function outcome(ended, own, limits, ok, value, message)
   if not ok then return nil, raised(ended, value) end
   if own then return nil, finished(ended, own, limits) end
   if ended._unspawned then return nil, failure(ended, ended._unspawned) end
-  if value == nil and message ~= nil then return nil, failure(ended, job.error_text(message)) end
+  if not value and message ~= nil then return nil, failure(ended, job.error_text(message)) end
   if not ended._children then return value end
   return nil, finished(ended, { kind = "ack", result = value, children = ended._children }, limits)
 end

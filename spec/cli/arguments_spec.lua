@@ -27,6 +27,7 @@ describe("without a database:", function()
         { { "push", "q", "n", "1", "--priority" }, "option '--priority' requires an argument" },
         { { "push", "q", "n", "{x" }, "the payload: not JSON: line 1, column 2" },
         { { "push", "q", "n", "" }, "the payload: not JSON" },
+        { { "push", "q", '{"a": 1}' }, "is no job's name but a payload; say QUEUE NAME PAYLOAD" },
         { { "show", "12x" }, "'12x' is not a job id" },
         { { "push", "q", "n", "1", "--priority", "300" }, "priority must be a whole number from 0 to 255, got 300" },
         { { "push", "q", "n", "1", "--priority", "-1" }, "priority must be a whole number from 0 to 255, got -1" },

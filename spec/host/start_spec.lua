@@ -62,7 +62,7 @@ describe("starts:", function()
 
     it("a handler that is no handler", function()
       local path = script "return { a = 42 }"
-      refuses(78, path .. ": handler 'a' is a number; it must be a function or a nightshift.background", { path })
+      refuses(78, path .. ": handler 'a' is a number; it must be a function, a table with run", { path })
     end)
 
     it("a handler without a usable name", function()

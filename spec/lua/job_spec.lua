@@ -388,6 +388,13 @@ return {
     return nil, { status = 503 }
   end,
   no = function() return false end,
+  caught = function() return pcall(error, "smtp down", 0) end,
+  joined = function(job)
+    return job:db():transaction(function(tx)
+      tx:execute("INSERT INTO paid VALUES (?)", job.id)
+      return tx:ack(job, job.payload)
+    end)
+  end,
   nothing = function() return nil end,
   nils = function() return nil, nil end,
   two = function() return "result", "more" end,
@@ -410,7 +417,7 @@ return {
 
   it("nil and a message from a handler are a failure, and false is a result", function()
     local ids = {}
-    for _, name in ipairs { "said", "verb", "child", "no", "nothing", "nils", "two", "op" } do
+    for _, name in ipairs { "said", "verb", "child", "no", "caught", "nothing", "nils", "two", "op" } do
       ids[name] = assert(q:push(name, nil, { max_attempts = 1 }))
     end
     ids.again, ids.slow = assert(q:push "again"), assert(q:push "slow")
@@ -420,6 +427,7 @@ return {
     assert.same({ "dead", 1, "cannot start" }, outcome(ids.op))
     assert.matches("1064", outcome(ids.verb)[3])
     assert.same({ "done", 0, nil, false }, outcome(ids.no))
+    assert.same({ "dead", 1, "smtp down" }, outcome(ids.caught))
     assert.same({ "done", 0 }, outcome(ids.nothing))
     assert.same({ "done", 0 }, outcome(ids.nils))
     assert.same({ "done", 0, nil, "result" }, outcome(ids.two))
@@ -461,6 +469,20 @@ return {
     assert.same({ 1, "fail: remote said 503\n" }, { exit, out })
     exit, out = proc.nightshift { "run", "no", "--script", fixture.file("jobs.lua", SCRIPT) }
     assert.same({ 0, "ack false\n" }, { exit, out })
+    exit, out = proc.nightshift { "run", "caught", "--script", fixture.file("jobs.lua", SCRIPT) }
+    assert.same({ 1, "fail: smtp down\n" }, { exit, out })
+  end)
+
+  it("`nightshift run` takes tx:ack as the verdict, once the transaction is committed", function()
+    assert(handle:execute "CREATE TABLE paid (id BIGINT)")
+    local script = fixture.file("jobs.lua", SCRIPT)
+    local exit, out = proc.nightshift({ "run", "joined", '"euros"', "--script", script }, url)
+    assert.same({ 0, 'ack "euros"\n' }, { exit, out })
+    assert.equal(1, #handle:execute "SELECT id FROM paid")
+    assert(handle:execute "DROP TABLE paid")
+    exit, out = proc.nightshift({ "run", "joined", "1", "--script", script }, url)
+    assert.equal(1, exit)
+    assert.matches("^fail: .*paid' doesn't exist", out)
   end)
 end)
 

@@ -239,6 +239,24 @@ describe("verbs that fail in a transaction:", function()
       assert.equal("NOT_FOUND", code)
     end)
 
+    it("is named by the error of code that took its nil for a value", function()
+      for _, way in ipairs { function(_, fn) return fn end, function(tx, fn) return function() tx:try(fn) end end } do
+        local ok, err = pcall(handle.transaction, handle, function(tx)
+          way(tx, function()
+            local row = tx:execute "SELECT * FROM no_such"
+            return row[1].id
+          end)()
+        end)
+        assert.is_false(ok)
+        assert.matches("^[^\n]*no_such' doesn't exist[^\n]*; then: [^\n]*attempt to index a nil value", err)
+        ok, err = pcall(handle.transaction, handle, function(tx)
+          way(tx, function() error((select(2, tx:execute "SELECT * FROM no_such"))) end)()
+        end)
+        assert.is_false(ok)
+        assert.is_nil(err:find("then:", 1, true), err) -- it says so itself
+      end
+    end)
+
     it("is one with a taken unique key", function()
       assert(q:push("first", 1, { unique = "u", delay = 60 }))
       local value, message, code = handle:transaction(function(tx)

@@ -227,6 +227,26 @@ describe("trees:", function()
       assert.equal("STATE", select(3, handle:retry(parent, { tree = true })))
     end)
 
+    it("keeps the reason of a discard among the failures, as does any retry", function()
+      local ERRORS = "SELECT run, error FROM nightshift_attempt WHERE job_id = ? ORDER BY run"
+      local retries = {
+        function(id) return handle:retry(id) end,
+        function(id) return handle:retry(id, { tree = true }) end,
+        function() return handle:retry { state = "dead" } end,
+      }
+      for _, retry in ipairs(retries) do
+        local id = assert(q:push "kid")
+        assert(job_of(id):discard "no such user")
+        assert(retry(id))
+        local job = job_of(id)
+        assert(job:fail("smtp down", { retry_in = 0 }))
+        local runs = {}
+        for i, failure in ipairs(handle:execute(ERRORS, id)) do runs[i] = { failure.run, failure.error } end
+        assert.same({ { job.run - 1, "no such user" }, { job.run, "smtp down" } }, runs)
+        assert(handle:cancel(id))
+      end
+    end)
+
     it("goes on where a parent failed, with its state", function()
       local parent = assert(q:push("parent", nil, { max_attempts = 1 }))
       local job = job_of(parent)

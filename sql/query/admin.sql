@@ -117,11 +117,12 @@ FOR UPDATE
 INSERT INTO nightshift_job
   (id, queue_id, name, payload, priority, rank, run, max_attempts, max_polls,
    max_crashes, backoff, timeout, deadline, created, due, parent, root, on_fail,
-   ukey, nonce, decay, after_ids, since, max_phases, tagged)
+   ukey, nonce, decay, after_ids, since, max_phases, state, tagged)
 SELECT STRAIGHT_JOIN f.id, f.queue_id, f.name, f.payload, f.priority, 255 - f.priority, f.run + 1,
   f.max_attempts, f.max_polls, f.max_crashes, f.backoff, f.timeout,
   {now} + f.deadline - f.created, {now}, {now}, f.parent, f.root, f.on_fail, f.ukey, f.nonce,
-  f.decay, f.after_ids, (f.run + 1) * 1048576, f.max_phases, {tagged}
+  f.decay, f.after_ids, (f.run + 1) * 1048576, f.max_phases, IF(f.phase = 0, f.state, NULL),
+  {tagged}
 FROM JSON_TABLE(?, {ids}) v
 JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = v.id
 
@@ -184,15 +185,16 @@ DELETE nightshift_retention FROM nightshift_retention WHERE age IS NULL AND most
 
 -- name: admin_retry
 -- Params: job. Key: PRIMARY of finished, locked by admin_finished. Fresh
--- budgets, the next run; its children so far are of an earlier life.
+-- budgets, the next run. Its children so far are of an earlier life; so is the state of a job that
+-- had waited for them.
 INSERT INTO nightshift_job
   (id, queue_id, name, payload, priority, rank, run, max_attempts, max_polls,
    max_crashes, backoff, timeout, deadline, created, due, parent, root, on_fail,
-   ukey, nonce, decay, after_ids, since, max_phases, tagged)
+   ukey, nonce, decay, after_ids, since, max_phases, state, tagged)
 SELECT id, queue_id, name, payload, priority, 255 - priority, run + 1,
   max_attempts, max_polls, max_crashes, backoff, timeout,
   {now} + deadline - created, {now}, {now}, parent, root, on_fail, ukey, nonce,
-  decay, after_ids, (run + 1) * 1048576, max_phases, {tagged}
+  decay, after_ids, (run + 1) * 1048576, max_phases, IF(phase = 0, state, NULL), {tagged}
 FROM nightshift_finished f WHERE id = ?
 
 -- name: admin_schedule

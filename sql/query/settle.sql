@@ -89,8 +89,7 @@ DELETE nightshift_expiry FROM nightshift_expiry WHERE lease = ?
 -- Params: holder, list of objects: i job, o outcome, r reason, x result, e error, a attempts, m
 -- how many it has, p polls, c crashes (absent: as the job has them). Keys: PRIMARY of job, one
 -- row at a time, locked by settle_lock; PRIMARY and outcome of finished. The payload never leaves
--- the server. A failed job keeps the ids that it waited for, to wait for them again when its tree
--- is retried.
+-- the server. A failed job keeps its state, and the ids that it waited for, for a retry.
 INSERT INTO nightshift_finished
   (id, queue_id, name, payload, priority, outcome, reason, run, result, error,
    attempts, polls, crashes, lost, max_attempts, max_polls, max_crashes,
@@ -104,7 +103,7 @@ SELECT STRAIGHT_JOIN j.id, j.queue_id, j.name, j.payload, j.priority, v.outcome,
   j.after_ids,
   IF(v.outcome = 'done' OR j.awaits IS NOT NULL, 0, j.phase),
   IF(v.outcome <> 'done' AND j.waits IN ('fail', 'continue'), j.waits, NULL),
-  IF(v.outcome = 'done' OR j.awaits IS NOT NULL OR j.phase = 0, NULL, j.state), ?,
+  IF(v.outcome = 'done' OR j.awaits IS NOT NULL, NULL, j.state), ?,
   j.decay, j.since, j.max_phases
 FROM JSON_TABLE(?, '$[*]' COLUMNS (
   id BIGINT PATH '$.i', outcome VARCHAR(10) {bytes} PATH '$.o',

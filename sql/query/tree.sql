@@ -28,6 +28,16 @@ FOR UPDATE
 -- Array-bound. Params: on, job. Key: PRIMARY. An edge may have outlived its job.
 INSERT IGNORE INTO nightshift_edge (on_id, job_id) VALUES (?, ?)
 
+-- name: admin_tree_errors
+-- Params: [id,…] of jobs that run again. Keys: PRIMARY of finished, locked by their reader, and of
+-- attempt, one row at a time. The errors of discards, which have no row of an attempt so far.
+INSERT INTO nightshift_attempt (job_id, run, kind, ended, holder, error)
+SELECT STRAIGHT_JOIN f.id, f.run, 'failed', f.finished_at, f.holder, f.error
+FROM JSON_TABLE(?, {ids}) v
+JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = v.id
+LEFT JOIN nightshift_attempt a FORCE INDEX (PRIMARY) ON a.job_id = f.id AND a.run = f.run
+WHERE f.outcome = 'dead' AND f.reason = 'discarded' AND a.job_id IS NULL
+
 -- name: admin_tree_forget
 -- Params: [id,…]. Key: PRIMARY of finished, locked by admin_tree_past.
 DELETE f FROM JSON_TABLE(?, {ids}) v

@@ -178,6 +178,9 @@ end
 function commands.push(args)
   context.check_name("queue name", args.queue, options.MAX_QUEUE)
   context.check_name("job name", args.name, options.MAX_NAME)
+  if args.json == "null" and args.name:find "^[%[{\"]" then
+    context.fail(context.USAGE, "push: '%s' is no job's name but a payload; say QUEUE NAME PAYLOAD", args.name)
+  end
   local given = push_options(args)
   local payload = context.json(args.json, "the payload")
   local db <close> = context.connect(args)

@@ -99,6 +99,8 @@ local function backend_of(self)
     self.verdict = verdict
     return true
   end
+  -- tx:ack: there is no row to change, so the verdict counts once its transaction is committed
+  function backend.committed(claimed) self.verdict = claimed._verdict end
   function backend.touch() return true end
   function backend.cancelled() return false end
   function backend.progress(_, progress, text)
@@ -145,7 +147,7 @@ local function run_once(self, task)
   if asked then return { kind = asked.kind, error = asked.text, delay = asked.delay } end
   if not ok then return { kind = "fail", error = result, raised = true } end
   if self.verdict then return self.verdict end
-  if result == nil and message ~= nil then return { kind = "fail", error = job.error_text(message) } end
+  if not result and message ~= nil then return { kind = "fail", error = job.error_text(message) } end
   return { kind = "ack", result = result, children = made._children }
 end
 

@@ -219,7 +219,7 @@ static ns_status retry_run(ns_db *db, ns_tx *tx, ns_err *err) {
   if (st == NS_OK && (st = retry_key(db, w, err)) == NS_OK &&
       (st = ns_db_run(db, NS_SQL_ADMIN_UNMET, &id, err)) == NS_OK &&
       (st = ns_db_run(db, NS_SQL_SIGNAL_FORGET, all_signals, err)) == NS_OK &&
-      (st = ns_tree_unlink(db, list, err)) == NS_OK &&
+      (st = ns_tree_leave_past(db, list, err)) == NS_OK &&
       (st = ns_db_run(db, NS_SQL_ADMIN_RETRY, &id, err)) == NS_OK)
     st = ns_db_run(db, NS_SQL_ADMIN_FORGET, &id, err);
   if (st != NS_OK)

@@ -103,7 +103,7 @@ static ns_status write_again(ns_db *db, ns_tree *t, const ns_tree_pasts *p, ns_e
   for (size_t i = 0; st == NS_OK && i < 2; i++)
     st = ns_db_run(db, before[i], &list, err);
   if (st == NS_OK)
-    st = ns_tree_unlink(db, list, err);
+    st = ns_tree_leave_past(db, list, err);
   for (size_t i = 0; st == NS_OK && i < 2; i++)
     st = ns_db_run(db, after[i], &list, err);
   return st == NS_OK ? make_ready(db, p, err) : st;

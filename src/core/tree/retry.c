@@ -92,7 +92,7 @@ static ns_status take_keys(ns_db *db, ns_tree *t, ns_tree_pasts *p, ns_err *err)
   return st;
 }
 
-ns_status ns_tree_unlink(ns_db *db, ns_value list, ns_err *err) {
+ns_status ns_tree_leave_past(ns_db *db, ns_value list, ns_err *err) {
   const ns_value params[] = {list, list, list};
   const ns_value *row = NULL;
   ns_status st = ns_db_run(db, NS_SQL_ADMIN_TREE_UNLINKED, params, err);
@@ -100,6 +100,8 @@ ns_status ns_tree_unlink(ns_db *db, ns_value list, ns_err *err) {
     if (st == NS_OK)
       st = ns_db_row(db, NS_SQL_ADMIN_TREE_UNLINKED, &row, err);
   } while (st == NS_OK && row != NULL);
+  if (st == NS_OK)
+    st = ns_db_run(db, NS_SQL_ADMIN_TREE_ERRORS, params, err);
   return st == NS_OK ? ns_db_run(db, NS_SQL_ADMIN_TREE_UNLINK, params, err) : st;
 }
 
@@ -112,7 +114,7 @@ static ns_status write_revived(ns_db *db, ns_tree *t, const ns_tree_pasts *p, ns
   for (size_t i = 0; i < p->n; i++)
     ns_db_list_add_id(&t->list, p->items[i].id);
   list = ns_db_list_end(&t->list);
-  st = t->list.oom ? ns_no_memory(err) : ns_tree_unlink(db, list, err);
+  st = t->list.oom ? ns_no_memory(err) : ns_tree_leave_past(db, list, err);
   if (st == NS_OK)
     st = ns_db_run(db, NS_SQL_ADMIN_TREE_UNMET, &list, err);
   if (st == NS_OK)

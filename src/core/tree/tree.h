@@ -101,9 +101,10 @@ ns_value ns_tree_pairs(ns_tree *t, bool held_only);
 */
 void ns_tree_tell(ns_db *db, const char *kind, ns_bytes why, ns_bytes tokens);
 
-/* Deletes edges on jobs, '[id,…]', that are to run again. Until the end of the transaction the
-** live jobs at their other ends do not end. */
-ns_status ns_tree_unlink(ns_db *db, ns_value list, ns_err *err);
+/* What ended jobs, '[id,…]', leave before they run again: the error of a discard, which
+** had no attempt, becomes one. Edges on them are deleted. Until the end of the transaction the live
+** jobs at their other ends do not end. */
+ns_status ns_tree_leave_past(ns_db *db, ns_value list, ns_err *err);
 
 /* An ended job that is to run again. */
 typedef struct ns_tree_past {
