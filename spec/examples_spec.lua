@@ -540,6 +540,38 @@ describe("make demo", function()
   end)
 end)
 
+describe("the archive's start", function()
+  local url, handle
+  with_database(function(h, _, u) handle, url = h, u end)
+
+  -- The first archiver comes late to its session, and so dies with the worker that has launched it.
+  it("is over when the archiver outlives its worker, not before", function()
+    local dir, bin = fixture.dir(), fixture.dir()
+    assert(os.execute(("mkdir -p %s/in/a %s/out && echo text >%s/in/a/file"):format(dir, dir, dir)))
+    local late <close> = assert(io.open(bin .. "/setsid", "w"))
+    late:write(("#!/bin/sh\nmkdir %s/late 2>/dev/null && sleep 30\nPATH=${PATH#*:} exec setsid \"$@\"\n"):format(bin))
+    late:close()
+    assert(os.execute("chmod +x " .. bin .. "/setsid"))
+    local h = host.start(url, "examples/archive/jobs.lua", { "--workers", "1" },
+      { PATH = bin .. ":" .. os.getenv "PATH" })
+    local id = assert(handle:queue "archive":push("archive.start",
+      { folder = dir .. "/in/a", archive = dir .. "/out/a.tar.gz" }))
+    eventually(function() return os.rename(bin .. "/late", bin .. "/late") end)
+    for _ = 1, 50 do
+      if handle:job(id).state == "done" then break end
+      nst.sleep(0.01)
+    end
+    nst.kill(host.member(h.pid), "KILL")
+    local ended
+    eventually(function()
+      ended = handle:execute("SELECT outcome, error FROM nightshift_finished WHERE parent = ?", id)[1]
+      return ended
+    end)
+    assert.same({ outcome = "done" }, ended)
+    host.stop(h)
+  end)
+end)
+
 -- The library for C programs: installed into an empty tree, and used from that tree alone.
 describe("the C library, installed", function()
   local function quote(s) return "'" .. s:gsub("'", "'\\''") .. "'" end

@@ -2,20 +2,26 @@
 -- `start` launches tar | gzip as a process of its own and is done at once;
 -- `poll` asks whether it has finished. The folder .work/KEY belongs to one job
 -- at every attempt, so starting twice is harmless when a worker dies.
+--
+-- What a worker has started dies with it, but for sessions of their own. So the
+-- archiver takes its lock in its session, and `start` is over when it has. No
+-- other attempt sees a lock whose owner is about to die.
 local nightshift = require "nightshift"
 
 -- Packs as many folders at a time as there are processors; 75: all are busy.
--- The archiver inherits both locks; they end with it, however it ends.
+-- The archiver inherits the lock of its slot, and its output, which it closes
+-- when it has the folder's lock, or when another has.
 local LAUNCH = [[
 mkdir -p "$work" || exit
 for slot in $(seq "$(nproc)"); do
   exec 9>"$work/../slot.$slot"; flock -n 9 || continue
-  exec 8>"$work/lock"; flock -n 8 && ! [ -e "$work/done" ] || exit 0 # started before
-  setsid sh -c "$PACK" </dev/null >/dev/null 2>&1 &
+  setsid sh -c "$PACK" </dev/null 2>/dev/null &
   exit 0
 done; exit 75]]
 
 local PACK = [[
+exec 8>"$work/lock"; flock -n 8 && ! [ -e "$work/done" ] || exit 0 # started before
+exec >/dev/null
 find "$folder" ! -type s -printf '%y %s\n' 2>/dev/null |
   awk '{ n++ } $1 == "f" { b += $2 } END { printf "%.0f %.0f\n", n, b }' >"$work/listed"
 { tar -cf - --no-unquote -C "${folder%/*}/" -- "./${folder##*/}" | gzip -1 >"$work/tar.gz"; } 2>"$work/errors" &&
