@@ -770,8 +770,9 @@ describe("the recipe of", function()
   it("web hooks takes each delivery once", function()
     local folder = proc.folder()
     write(folder .. "/hook.cgi", block("doc/recipes.md", "HTTP_X_DELIVERY"))
-    assert(handle:execute "CREATE TABLE hook (delivery VARCHAR(100) PRIMARY KEY)")
-    assert(handle:execute "CREATE TABLE invoice (id BIGINT PRIMARY KEY, paid BOOLEAN)")
+    for sql in block("doc/recipes.md", "TABLE hook", "sql"):gmatch "[^;]+;" do
+      assert(handle:execute(sql))
+    end
     assert(handle:execute "INSERT INTO invoice VALUES (7, FALSE)")
     local function deliver(where)
       local _, out = proc.run { proc.lua, folder .. "/hook.cgi", stdin = '{"invoice": 7, "paid": true}',
