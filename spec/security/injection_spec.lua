@@ -78,7 +78,7 @@ describe("injection:", function()
             or first == "statement" -- of report.lua, a name
             or first:find "^plans%.question%(" -- an EXPLAIN
             or first:find '^"@:" %.%. mapping%.fill%(' -- a template: names in backticks, literals in hex
-            or first == "moves" and path:find "source/move%.lua$" -- the same: names in backticks
+            or first == "moves" and path:find "source/admin%.lua$" -- the same: names in backticks
             or first == '"@:" .. self.texts[name]' -- made of those by source/text.lua
           if not fine then found[#found + 1] = path .. ": execute" .. argument end
         end

@@ -501,8 +501,7 @@ describe("a runner", function()
     local found = {}
     local played = {
       drain = false, within = 60, log = function() end, tell = function() end,
-      serves = function() return '["migrate"]' end,
-      taking = function() return 1 end,
+      workers = function() return '["migrate"]', 1 end,
       wait = function(seconds)
         found[#found + 1] = seconds
         return #found == rounds

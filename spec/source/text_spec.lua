@@ -122,7 +122,8 @@ describe("statements about what rows are owed, and their jobs,", function()
     source_back_ready = { "r", "PRIMARY", 1, 1, 1, "[1]", 10 },
     source_debts = { "nightshift_owed", "of_row", 1, 5, 6, 10 },
     source_live = { "nightshift_unique_key", "PRIMARY", 1, "row:1:",
-      "row:1;", 10 }, source_paid = { "o", "PRIMARY", "[1,2]" }, source_refused = { "o", "PRIMARY", "no", "[1,2]" },
+      "row:1;", 10 }, source_paid = { "o", "PRIMARY", "[1,2]" },
+    source_refused = { "nightshift_owed", "of_row", "no", 1, 2 },
   } do
     it("read by key: " .. statement, function()
       local row

@@ -285,18 +285,13 @@ STRAIGHT_JOIN nightshift_owed o FORCE INDEX (PRIMARY) ON o.seq = v.id
 WHERE {where} ORDER BY {order} LIMIT ?
 
 -- name: source_refused
--- Params: words, [seq,…]. Key: PRIMARY of owed, one row at a time. The server has refused them.
-UPDATE (SELECT ? AS words) p STRAIGHT_JOIN JSON_TABLE(?, {ids}) v
-STRAIGHT_JOIN nightshift_owed o FORCE INDEX (PRIMARY) ON o.seq = v.id SET o.why = p.words
+-- Params: words, source, row. Key: of_row, the debts to a row. The server has refused them.
+UPDATE nightshift_owed FORCE INDEX (of_row) SET why = ? WHERE source = ? AND row_id = ?
 
 -- name: source_row
 -- Template. Params: row. Key: PRIMARY. No locks. The state of a row: done, dead, or live.
 {source_utc}SELECT CASE WHEN {done} THEN 'done' WHEN {dead} THEN 'dead' ELSE 'live' END AS state
 FROM {table} t FORCE INDEX (PRIMARY) WHERE {id} = ?
-
--- name: source_seen
--- Params: source. Key: PRIMARY; locks its row. This session serves the table.
-UPDATE nightshift_source SET runner = CONNECTION_ID(), seen = {now} WHERE id = ?
 
 -- name: source_session
 -- Params: seconds after which the server ends a session that is silent.
@@ -330,9 +325,10 @@ SET STATEMENT time_zone='{zone}' FOR DO 1
 UPDATE nightshift_source SET rate = ? WHERE id = ?
 
 -- name: source_turn
--- Params: source, µs. Key: PRIMARY, one row. Changes it when no program has looked after the
--- table for so long.
-UPDATE nightshift_source SET seen = {now} WHERE id = ? AND COALESCE(seen, 0) <= {now} - ?
+-- Params: source, µs. Key: PRIMARY, one row. Says that this session looks after the table, when no
+-- other has for so long.
+UPDATE nightshift_source SET runner = CONNECTION_ID(), seen = {now}
+WHERE id = ? AND COALESCE(seen, 0) <= {now} - ?
 
 -- name: source_write
 -- Template. Params: [[row,job,failures,due],…]. Key: PRIMARY, one row at a time, locked by

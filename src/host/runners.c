@@ -62,35 +62,24 @@ static int runner_wait(lua_State *L) {
 }
 
 /***
-The handlers that the host can run.
-@function serves
+The handlers that the host can run, and how many workers take jobs now.
+@function workers
 @treturn string a list of names in JSON, with null at its end when there are more
+@treturn integer
 */
-static int runner_serves(lua_State *L) {
+static int runner_workers(lua_State *L) {
   nsh_exchange *m = self_of(L)->all->exchange;
   ns_buf *list = nsl_newbuf(L);
+  size_t taking;
   nsh_exchange_lock(m);
   ns_buf_adds(list, m->handlers != NULL ? m->handlers : "[]");
+  taking = m->taking;
   nsh_exchange_unlock(m);
   if (list->oom)
     return luaL_error(L, "not enough memory");
   lua_pushlstring(L, list->p, list->n);
-  return 1;
-}
-
-/***
-How many workers take jobs now.
-@function taking
-@treturn integer
-*/
-static int runner_taking(lua_State *L) {
-  nsh_exchange *m = self_of(L)->all->exchange;
-  size_t n;
-  nsh_exchange_lock(m);
-  n = m->taking;
-  nsh_exchange_unlock(m);
-  lua_pushinteger(L, (lua_Integer)n);
-  return 1;
+  lua_pushinteger(L, (lua_Integer)taking);
+  return 2;
 }
 
 /* Publishes the reports of all runners. The lock is held. */
@@ -129,9 +118,9 @@ static int runner_tell(lua_State *L) {
 }
 
 static void push_host(lua_State *L, nsh_runner *r) {
-  static const luaL_Reg functions[] = {{"wait", runner_wait},     {"serves", runner_serves},
-                                       {"taking", runner_taking}, {"tell", runner_tell},
-                                       {"log", nsh_runner_log},   {NULL, NULL}};
+  static const luaL_Reg functions[] = {{"wait", runner_wait},   {"workers", runner_workers},
+                                       {"tell", runner_tell},   {"log", nsh_runner_log},
+                                       {NULL, NULL}};
   luaL_newlibtable(L, functions);
   lua_pushlightuserdata(L, r);
   luaL_setfuncs(L, functions, 1);

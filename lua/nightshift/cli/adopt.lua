@@ -5,7 +5,6 @@
 local admin = require "nightshift.source.admin"
 local context = require "nightshift.cli.context"
 local mapping = require "nightshift.source.mapping"
-local move = require "nightshift.source.move"
 local options = require "nightshift.options"
 local output = require "nightshift.cli.output"
 local source = require "nightshift.source.table"
@@ -64,7 +63,7 @@ end
 
 local function drain_table(t, args)
   local into = args.drain_into
-  local act = args.yes and move.drain or move.look
+  local act = args.yes and admin.drain or admin.look
   local result = context.must(act(t, { into = into }))
   local words = ("%s: %s %s jobs of %s; %d open left"):format(t.table, output.count(result.jobs, "row"),
     args.yes and "became" or "would become", into, result.left)
@@ -162,17 +161,17 @@ end
 function adopt.prune(args)
   local given = {}
   for _, key in ipairs { "state", "older", "into", "limit" } do
-    given[key] = args[key] and context.checked(move.PRUNE[key], args[key], "--" .. key)
+    given[key] = args[key] and context.checked(admin.PRUNE[key], args[key], "--" .. key)
   end
   local db <close> = context.connect(args)
   local t = open_table(db, args)
-  local n = context.must(move.prunable(t, given))
+  local n = context.must(admin.prunable(t, given))
   if n == 0 then return output.line "nothing to delete" end
   local verb = given.into and "moved" or "deleted"
   if not args.yes then
     context.fail(context.USAGE, "%s would be %s; add --yes to do it", output.count(n, "row"), verb)
   end
-  n = context.must(move.prune(t, given))
+  n = context.must(admin.prune(t, given))
   output.line(("%s %s"):format(verb, output.count(n, "row")))
 end
 

@@ -99,22 +99,33 @@ local function settle(self, debts, waits)
   return #mine
 end
 
---- The next debts, from where the last look ended, and where the look behind them begins.
+--- The next debts, from where the last look ended. `behind`: where the next one begins; 0: it was
+-- the last.
 local function next_debts(self)
   local debts = steps.ask(self, "source_debts", self.id, self.paid_to, math.maxinteger, AT_ONCE)
-  return debts, #debts == AT_ONCE and debts[#debts].row_id or 0
+  self.behind = #debts == AT_ONCE and debts[#debts].row_id or 0
+  return debts
 end
 
-local function some(self)
-  local debts, behind = next_debts(self)
-  return { n = settle(self, debts), behind = behind }
-end
+local function some(self) return settle(self, next_debts(self)) end
 
 --- Pays the debts to one row. When none is left the row is not waited for.
 local function row(self, id, waits)
   local debts = steps.ask(self, "source_debts", self.id, id - 1, id, AT_ONCE)
   if #debts == 0 then self.locked[id] = nil end
   return settle(self, debts, waits)
+end
+
+--- Does so in a transaction; nil: the row is locked. One that the server refuses to change rests.
+local function alone(self, id, waits)
+  local paid, message, code = failure.try(failure.once, self.handle, row, self, id, waits)
+  if paid then return paid end
+  if code == "BUSY" then return note_locked(self, id) end
+  if not steps.is_of_row(message, code) then failure.must(nil, message, code) end
+  self.unpaid[id], self.locked[id] = core.clock() + REFUSED, nil
+  self.log("row.refused", id, message)
+  steps.ask(self, "source_refused", message:sub(1, 500), self.id, id)
+  return 0
 end
 
 --- Waits for rows that have been locked for long, until one is not free within a second; returns
@@ -124,8 +135,7 @@ local function wait_for_locked(self)
   local n, now = 0, core.clock()
   for id, locked in pairs(self.locked) do
     if locked.at <= now then
-      local paid, message, code = failure.try(failure.once, self.handle, row, self, id, true)
-      if not paid and code ~= "BUSY" then failure.must(nil, message, code) end
+      local paid = alone(self, id, true)
       locked.pause = math.min(locked.pause * 2, LONGEST)
       locked.at = core.clock() + locked.pause
       if not paid then break end
@@ -137,21 +147,9 @@ end
 
 --- The server refuses a row of many: one by one.
 local function each(self)
-  local debts, behind = next_debts(self)
   local n = 0
-  for _, sum in ipairs(add_up(self, debts)) do
-    local paid, message, code = failure.transaction(self.handle, row, self, sum.row)
-    if code == "BUSY" then
-      note_locked(self, sum.row)
-    elseif not paid then
-      if not steps.is_of_row(message, code) then failure.must(nil, message, code) end
-      self.unpaid[sum.row] = core.clock() + REFUSED
-      self.log("row.refused", sum.row, message)
-      steps.ask(self, "source_refused", message:sub(1, 500), steps.list(sum.seqs))
-    end
-    n = n + (paid or 0)
-  end
-  return { n = n, behind = behind }
+  for _, sum in ipairs(add_up(self, next_debts(self))) do n = n + (alone(self, sum.row) or 0) end
+  return n
 end
 
 --- Pays all that can be paid now; returns how many rows.
@@ -159,11 +157,11 @@ end
 function pay.all(self)
   local sum = 0
   repeat
-    local done, message, code = failure.transaction(self.handle, some, self)
-    if not done and code ~= "BUSY" and not steps.is_of_row(message, code) then failure.must(nil, message, code) end
-    done = done or each(self)
-    self.paid_to, sum = done.behind, sum + done.n
-  until done.behind == 0
+    local n, message, code = failure.transaction(self.handle, some, self)
+    if not n and code ~= "BUSY" and not steps.is_of_row(message, code) then failure.must(nil, message, code) end
+    sum = sum + (n or each(self))
+    self.paid_to = self.behind
+  until self.paid_to == 0
   return sum + wait_for_locked(self)
 end
 

@@ -17,7 +17,7 @@ local take = require "nightshift.source.take"
 local tend = require "nightshift.source.tend"
 
 ---@class nightshift.source.Runner
----@field host table functions of the host: wait, log, serves, taking, tell; a number: within (s); drain
+---@field host table functions of the host: wait, log, workers, tell; a number: within (s); drain
 ---@field t nightshift.source.Table
 local runner = {}
 runner.__index = runner
@@ -55,7 +55,7 @@ end
 
 --- Has this host the handler of the rows? Where each names its own, whatever hosts serve is taken.
 local function is_served(self)
-  local handler, names = self.t.map.handler, self.host.serves()
+  local handler, names = self.t.map.handler, self.serves
   if not handler or names == self.names then return self.served end
   local served = false
   for _, name in ipairs(core.decode(names)) do served = served or name == handler or name == core.null end
@@ -79,10 +79,10 @@ local function owns(self, now)
   self.owner, self.ask_at = owner, now + (owner and OWN or ASK)
   if owner and now >= self.seen_at then
     self.seen_at = now + SEEN
-    ask(self, "source_seen", self.t.id)
+    ask(self, "source_turn", self.t.id, 0)
   end
   if owner and not self.t.map.handler then
-    self.t.served = names_of(ask(self, "report_served"), self.host.serves())
+    self.t.served = names_of(ask(self, "report_served"), self.serves)
   end
   return owner
 end
@@ -101,7 +101,7 @@ end
 --- The number of rows to take in: workers are to find twice as many as they start in a second.
 -- Where they have found too few, it doubles.
 local function wanted(self, ready, now)
-  local least = math.min(MOST, 2 * math.max(1, self.host.taking()))
+  local least = math.min(MOST, 2 * math.max(1, self.taking))
   local target = self.target or least
   if self.more and ready <= target // 4 then target = target * 2 end
   if now >= self.counted_at then
@@ -131,12 +131,10 @@ end
 local function tend_to(self, now)
   local t = self.t
   if now < self.tend_at then return end
-  tend.lost(t)
+  local renews = now >= self.renew_at
+  if renews then self.renew_at = now + math.min(RENEW, (t.map.overdue or math.huge) / 4000000) end
+  tend.live(t, renews)
   tend.overdue(t)
-  if now >= self.renew_at then
-    tend.renew(t)
-    self.renew_at = now + math.min(RENEW, (t.map.overdue or math.huge) / 4000000)
-  end
   self.tend_at = now + TEND
 end
 
@@ -166,7 +164,7 @@ local function work(self, now)
   local state = look(self)
   if state.owed == 1 then pay.all(self.t) end
   obey(self, state.paused == 1)
-  if state.paused ~= 1 and self.host.taking() > 0 then
+  if state.paused ~= 1 and self.taking > 0 then
     take_in(self, state, now)
   elseif state.ready > 0 then
     give_back(self)
@@ -236,6 +234,7 @@ end
 
 local round = failure.caught(function(self)
   local now = core.clock()
+  self.serves, self.taking = self.host.workers()
   if not is_served(self) then
     if self.owner then disown(self) end
   elseif owns(self, now) then

@@ -17,6 +17,12 @@ function steps.is_of_row(message, code)
   return not (NOT_OF_ROW[code] or NOT_OF_ROW[message:match "%((%d+)%)$"])
 end
 
+--- Fails inside a transaction.
+---@param what string the verb that cannot be done
+function steps.outside(self, what)
+  if self.handle:in_transaction() then failure.fail("STATE", "%s inside a transaction", what) end
+end
+
 --- A list as JSON.
 ---@param items any[] numbers, or lists as text
 ---@return string

@@ -6,10 +6,10 @@ local admin = require "nightshift.source.admin"
 local core = require "nightshift.core"
 local failure = require "nightshift.failure"
 local mapping = require "nightshift.source.mapping"
-local move = require "nightshift.source.move"
 local options = require "nightshift.options"
 local pay = require "nightshift.source.pay"
 local queue = require "nightshift.queue"
+local steps = require "nightshift.source.steps"
 local take = require "nightshift.source.take"
 local tend = require "nightshift.source.tend"
 local text = require "nightshift.source.text"
@@ -90,7 +90,7 @@ end
 local claim = caught(function(self, verb, limit, opts)
   local handle = live(self, verb)
   local given = must(options.read(verb, opts, CLAIM))
-  admin.outside(self, "rows of an adopted table cannot be claimed")
+  steps.outside(self, "rows of an adopted table cannot be claimed")
   local stop = core.clock() + (given.wait or 0) / 1000000
   self.refusal = false
   while true do
@@ -122,7 +122,7 @@ local SURE = 2000000 -- µs that it may take to be sure that a holder is dead
 --- Gives back jobs of dead holders and rows that other programs have had for too long. Cancels
 -- jobs with rows that were taken or changed, and writes debts; returns how many rows.
 verb("rescue", function(self)
-  local dead, lost = must(self.handle:look(SURE)), tend.lost(self)
+  local dead, lost = must(self.handle:look(SURE)), tend.live(self, false)
   pay.all(self)
   return dead.jobs + lost + tend.overdue(self)
 end)
@@ -145,7 +145,6 @@ verb("pause", function(self) return (must(self.handle:pause(self.name, true))) e
 verb("resume", function(self) return (must(self.handle:pause(self.name, false))) end)
 
 admin.define(verb)
-move.define(verb)
 
 function meta.__tostring(self) return "nightshift.source: " .. self.map.table end
 
@@ -199,15 +198,15 @@ source.new = caught(function(db, given, log)
   local self = setmetatable({ db = db, table = map.table, handle = handle, backend = db._backend, map = map,
     id = row.id, name = map.table, queue = queue_id, texts = texts, log = log or function() end,
     key = map.parts.id.name, names = {}, refused = {}, unpaid = {}, locked = {}, floor = 1, served = core.null,
-    whole_at = 0, paid_to = 0, in_order = not map.parts.priority and not map.newest_first, held = {}, taken = {},
-    ahead = 1, took_at = -math.huge, turn_at = 0, look_at = 0, refusal = false, sources = db._sources,
+    whole_at = 0, paid_to = 0, behind = 0, in_order = not map.parts.priority and not map.newest_first, held = {},
+    taken = {}, ahead = 1, took_at = -math.huge, turn_at = 0, look_at = 0, refusal = false, sources = db._sources,
     pid = process() }, meta)
   for _, field in ipairs(map.fields) do self.names[field.name] = core.encode(field.name) end
   -- The statements that surely change a row, so that the number of changes can be checked.
   local shows = mapping.shows_claims(map)
   self.marks = shows
   self.changes = { done = true, open = shows, dead = map.states.failed ~= nil }
-  function self.touched(claimed) try(tend.renew_one, self, ("[%d,%d]"):format(claimed.row, claimed.id)) end
+  function self.touched(claimed) try(tend.renew, self, ("[%d,%d]"):format(claimed.row, claimed.id)) end
   must(handle:serve(self.id, { hold = texts.hold, lost = texts.lost, lives = texts.lives, done = texts.done,
     dead = texts.dead, shows_dead = self.changes.dead, ends = ends }))
   return self

@@ -13,48 +13,44 @@ local tend = {}
 local AT_ONCE = 1000
 local CHANGED = "the row was taken or changed"
 
---- Calls fn with the list [[row,job],…] of all live jobs, a thousand at a time.
-local function each_live(self, fn)
-  local from, stop = ("row:%d:"):format(self.id), ("row:%d;"):format(self.id) -- ";" is behind ":"
-  repeat
-    local rows = steps.ask(self, "source_live", self.queue, from, stop, AT_ONCE)
-    if #rows > 0 then
-      fn(steps.list(steps.marks("[{row_id},{job_id}]", rows)))
-      from = rows[#rows].ukey
-    end
-  until #rows < AT_ONCE
-end
-
---- Cancels jobs with rows that are not theirs any more; how many.
----@return integer
-function tend.lost(self)
-  local n = 0
-  each_live(self, function(marks)
-    for _, row in ipairs(steps.run(self, "lost", marks)) do
-      if self.handle:cancel(row.job, CHANGED) then
-        n = n + 1
-        self.log("row.lost", row.id)
-      end
-    end
-  end)
-  return n
-end
-
---- Says of the rows of a list that they still are at work. When one is locked: the next time.
+--- Says of the rows of a list, [[row,job],…], that they still are at work. When one is locked: the
+-- next time.
 local function renew(self, marks)
   local _, message, code = failure.try(steps.run, self, "renew", marks)
   if code and code ~= "BUSY" then failure.must(nil, message, code) end
 end
 
---- Says so of all rows that are at work.
-function tend.renew(self)
-  if self.texts.renew then each_live(self, function(marks) renew(self, marks) end) end
+--- Says so of one row.
+---@param mark string "[row,job]"
+function tend.renew(self, mark)
+  if self.texts.renew then renew(self, steps.list { mark }) end
 end
 
---- ... of one row.
----@param mark string "[row,job]"
-function tend.renew_one(self, mark)
-  if self.texts.renew then renew(self, steps.list { mark }) end
+--- Cancels those of a list that have lost their row; how many.
+local function cancel_lost(self, marks)
+  local n = 0
+  for _, row in ipairs(steps.run(self, "lost", marks)) do
+    if self.handle:cancel(row.job, CHANGED) then
+      n = n + 1
+      self.log("row.lost", row.id)
+    end
+  end
+  return n
+end
+
+--- Cancels live jobs with rows that are not theirs any more; how many. If it `renews`, it says of
+-- the other rows that they are at work.
+---@param renews boolean
+---@return integer
+function tend.live(self, renews)
+  local n, from, stop = 0, ("row:%d:"):format(self.id), ("row:%d;"):format(self.id) -- ";" is behind ":"
+  repeat
+    local rows = steps.ask(self, "source_live", self.queue, from, stop, AT_ONCE)
+    local marks = steps.list(steps.marks("[{row_id},{job_id}]", rows))
+    if #rows > 0 then n, from = n + cancel_lost(self, marks), rows[#rows].ukey end
+    if #rows > 0 and renews and self.texts.renew then renew(self, marks) end
+  until #rows < AT_ONCE
+  return n
 end
 
 local function reset(self, ids)
@@ -82,7 +78,9 @@ function tend.turn(self)
   local turn, message, code = failure.try(steps.ask, self, "source_turn", self.id, TURN * 1000000)
   if code == "BUSY" then return end
   if failure.must(turn, message, code).affected == 0 then return end
-  for _, step in ipairs { tend.lost, pay.all, tend.renew, tend.overdue } do step(self) end
+  tend.live(self, true)
+  pay.all(self)
+  tend.overdue(self)
 end
 
 -- ---------------------------------------------------------------- giving back
