@@ -383,7 +383,9 @@ describe("a claim of several stretches", function()
   local function claim(arm)
     for _ = 1, STRETCHES do
       assert(direct:transaction(function(tx)
-        for i = 1, LENGTH do assert(tx:queue "q":push("job", i)) end
+        local jobs = {}
+        for i = 1, LENGTH do jobs[i] = { "job", i } end
+        assert(tx:queue "q":push_many(jobs))
         assert(tx:queue "gap":push "job")
       end))
     end
@@ -449,7 +451,7 @@ describe("a push that a KILL QUERY hits", function()
     local killer = proc.start { proc.lua, "-e", KILLER:format(url, thread) }
     killer:wait_line "killing"
     local told, refused = { first = true }, 0
-    for i = 1, math.ceil(1000 / proc.limit(1)) do
+    for i = 1, math.ceil((os.getenv "NIGHTSHIFT_LONG" and 1000 or 400) / proc.limit(1)) do
       local name = "job-" .. i
       local id, _, code
       repeat -- GONE: not known, but the same again is written once
@@ -522,7 +524,7 @@ describe("a transaction whose end a KILL QUERY hits", function()
     repeat until handle:transaction(function(tx) return tx:execute "INSERT INTO kept VALUES (0)" end)
   end
 
-  local TRIES = math.ceil(1200 / proc.limit(1))
+  local TRIES = math.ceil((os.getenv "NIGHTSHIFT_LONG" and 1200 or 500) / proc.limit(1))
 
   it("is rolled back when its function raises", function()
     for i = 1, TRIES do
@@ -565,7 +567,7 @@ end)
 --
 -- NIGHTSHIFT_KILLS=100000 makes the storm longer.
 describe("a storm of KILL QUERY", function()
-  local KILLS = tonumber(os.getenv "NIGHTSHIFT_KILLS") or math.ceil(1000 / proc.limit(1))
+  local KILLS = tonumber(os.getenv "NIGHTSHIFT_KILLS") or math.ceil(500 / proc.limit(1))
   local HANDLER = [[
   local journal = require "spec.torture.journal"
   local note
@@ -655,13 +657,13 @@ end)
 -- the same end as one that was never cut.
 --
 -- Cut are the ends of what either side said. From the last statement before the COMMIT to the
--- COMMIT's reply they are cut ± 1, too. So is every 13th byte (with NIGHTSHIFT_LONG=1 each).
+-- COMMIT's reply they are cut ± 1, too. So is every 31st byte (with NIGHTSHIFT_LONG=1 each).
 -- With NIGHTSHIFT_CUT=all (make test-cut-all) it is every byte; where time runs slower
 -- (sanitizers, valgrind) only some of them.
 
 local ALL = os.getenv "NIGHTSHIFT_CUT" == "all"
 local EVERY = ALL and 1 or math.ceil(proc.limit(1))
-local INSIDE = os.getenv "NIGHTSHIFT_LONG" and 1 or 13
+local INSIDE = os.getenv "NIGHTSHIFT_LONG" and 1 or 31
 
 -- The state of one job by its name and id, in one statement, so in one view.
 local STATE = [[SELECT
@@ -791,19 +793,19 @@ describe("a connection that is cut at any byte", function()
     url = db.fresh()
     direct = assert(nightshift.open(url))
     assert(direct:execute "SELECT SETVAL(nightshift_id, 100000)") -- ids of one length: packets too
+    local wipes = {}
+    for i, name in ipairs { "job", "ready", "scheduled", "edge", "child", "lease", "unique_key", "finished",
+      "attempt", "tag" } do
+      wipes[i] = "DELETE FROM nightshift_" .. name .. (name == "ready" and " WHERE job_id > 0;" or ";")
+    end
+    assert(direct:execute("CREATE PROCEDURE wipe() BEGIN " .. table.concat(wipes) .. "END"))
     q = direct:queue "q"
     assert(q:push "warm-up")
     assert(q:claim()):ack()
     serial = 0
   end)
   -- Leaves nothing for the next try.
-  local function clean()
-    local tables = { "job", "ready", "scheduled", "edge", "child", "lease", "unique_key", "finished", "attempt",
-      "tag" }
-    for _, table in ipairs(tables) do
-      assert(direct:execute("DELETE FROM nightshift_" .. table .. (table == "ready" and " WHERE job_id > 0" or "")))
-    end
-  end
+  local function clean() assert(direct:execute "CALL wipe()") end
 
   before_each(function() through = proxy.start(db.shared()) end)
   after_each(function() clean() end)

@@ -107,7 +107,7 @@ describe("remedies:", function()
           local file <close> = assert(io.open(path, "ab"))
           file:write(status:match "LIST OF TRANSACTIONS.-FILE I/O" or status)
         end
-        nst.sleep(0.002)
+        nst.sleep(0.01)
       end
     end
 
@@ -135,7 +135,7 @@ describe("remedies:", function()
   end)
 
   -- make test-million: 1,000,000
-  local MANY = tonumber(os.getenv "NIGHTSHIFT_MANY") or 50000
+  local MANY = tonumber(os.getenv "NIGHTSHIFT_MANY") or 15000
 
   describe(("%d jobs"):format(MANY), function()
     local BATCH, BACKLOG = 1000, 5000
@@ -200,14 +200,14 @@ end)
 describe("a published table", function()
   -- luacheck: no max line length
   local TABLES = require "spec.support.designs".published
-  local ROWS, count = 80, TABLES.count
+  local ROWS, count = 60, TABLES.count
 
   local url
   TABLES.database(function(_, at) url = at end)
 
   -- Each third row fails once, where the table counts attempts.
   local SCRIPT = [[return { task = function(job)
-  os.execute "sleep 0.01"
+  require "nightshift.core".sleep(0.01)
   local counts = job.payload.iteration or job.payload.job_attempts or job.payload.failure_count
   if counts and job.row % 3 == 0 and job.attempt == 1 then error "once" end
 end }]]

@@ -237,7 +237,7 @@ describe("a crowd of programs:", function()
     worker_queue = "NOT is_done", checkout = "done_at IS NULL",
   }
 
-  local ROWS, PROGRAMS = 60, 6
+  local ROWS, PROGRAMS = 40, 4
 
   for _, name in ipairs(designs.names) do
     it("share " .. name .. ", and all of it is done once", function()
@@ -268,7 +268,8 @@ describe("a crowd of programs:", function()
   -- an attempt.
   describe("a crowd, with a connection each,", function()
     local UNTOUCHED = { migration_task = "iteration = 0", queue_table = "attempts = 30" }
-    local CROWD_ROWS, CLAIMERS = 400, 120
+    local LONG = os.getenv "NIGHTSHIFT_LONG"
+    local CROWD_ROWS, CLAIMERS = LONG and 400 or 200, LONG and 120 or 50
 
     after_each(crew.clean)
 

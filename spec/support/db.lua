@@ -147,7 +147,7 @@ function db.server(more, files, parent)
   assert(os.execute("mkdir -p " .. quoted(parent)))
   sweep(parent)
   local pid, euid = nst.ids()
-  local self = setmetatable({ of_test = db.in_test, made = {}, used = {}, definitions = {} }, Server)
+  local self = setmetatable({ of_test = db.in_test, made = {}, used = {}, definitions = {}, tests = 0 }, Server)
   self.folder = assert(nst.mkdtemp(("%s/server-%d-"):format(parent, pid)))
   self.socket_folder = proc.folder()
   self.socket = self.socket_folder .. "/s.sock"
@@ -329,7 +329,9 @@ function Server:empty_again(name)
   local steps = { "SET lock_wait_timeout = 0, foreign_key_checks = 0" }
   for tab in self:sql(self:touched(name)):gmatch "[^\n]+" do
     steps[#steps + 1] = ("TRUNCATE `%s`.`%s`"):format(name, tab)
-    steps[#steps + 1] = ("INSERT INTO `%s`.`%s` SELECT * FROM `%s`.`%s`"):format(name, tab, self.blank, tab)
+    if self.tables[tab] then
+      steps[#steps + 1] = ("INSERT INTO `%s`.`%s` SELECT * FROM `%s`.`%s`"):format(name, tab, self.blank, tab)
+    end
   end
   steps[#steps + 1] = ("ALTER SEQUENCE `%s`.nightshift_id RESTART"):format(name)
   if not pcall(self.sql, self, table.concat(steps, ";")) then return false end
@@ -346,12 +348,25 @@ function Server:make()
   return url, name
 end
 
+-- A database that before_each makes is the test's: when it makes the next one, the test is over. So
+-- the one that the same lines have made before is given back, but not one of the same test.
+function Server:replace_earlier(place)
+  for i, one in ipairs(self.made) do
+    if one.place == place and one.test < self.tests then
+      self.used[#self.used + 1] = table.remove(self.made, i).name
+      return
+    end
+  end
+end
+
 --- A database with our tables and no rows.
 -- @treturn string URL
 -- @treturn string its name
 function Server:fresh()
   if self ~= db.main then return self:make() end -- one that ends with its test, or file
   if not self.blank then self:learn_blank() end
+  local place = not db.in_test and debug.traceback() or nil
+  if place then self:replace_earlier(place) end
   local url, name
   local busy = {}
   while not name and #self.used > 0 do
@@ -370,12 +385,13 @@ function Server:fresh()
     url, name = self:make()
     self.definitions[name] = self:state_of(name)
   end
-  self.made[#self.made + 1] = { name = name, of_test = db.in_test }
+  self.made[#self.made + 1] = { name = name, of_test = db.in_test, place = place, test = self.tests }
   return url, name
 end
 
 -- Databases of tests that are over, or of a file, can be used again.
 function Server:put_back(every)
+  self.tests = self.tests + 1
   local kept = {}
   for _, one in ipairs(self.made) do
     if not (one.of_test or every) then

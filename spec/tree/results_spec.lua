@@ -189,7 +189,7 @@ describe("fan-in:", function()
 
   -- ----------------------------------------------------- a stage on two hosts
 
-  local PIECES = 900
+  local PIECES = os.getenv "NIGHTSHIFT_LONG" and 900 or 300
 
   -- The next stage is a child, too: so the parent waits for it, and it for the rest.
   local HANDLERS = [[
@@ -354,7 +354,7 @@ db:close()]]
 
   describe("siblings that end at the same moment", function()
     it("never leave their parent behind", function()
-      local ROUNDS, SIBLINGS, PROGRAMS = 150, 8, 4
+      local ROUNDS, SIBLINGS, PROGRAMS = os.getenv "NIGHTSHIFT_LONG" and 150 or 60, 8, 4
       local url, name = db.fresh()
       local handle = assert(nightshift.open(url))
       local q = handle:queue "q"
@@ -420,7 +420,7 @@ db:close()]]
 
   describe("a push after a job that is about to end", function()
     it("is never forgotten", function()
-      local ROUNDS, PUSHERS, ENDERS = 350, 3, 2
+      local ROUNDS, PUSHERS, ENDERS = os.getenv "NIGHTSHIFT_LONG" and 350 or 150, 3, 2
       local url, name = db.fresh()
       local pusher, ender = fixture.file("pusher.lua", PUSHER), fixture.file("ender.lua", ENDER)
       local pushers, enders, pushed = {}, {}, fixture.dir() .. "/pushed"
