@@ -65,6 +65,7 @@ struct nsh_queues {
   /* of the turn under way */
   nsh_turn *turn; /* for choose_anew */
   bool woken;     /* by the listener, or for a last look */
+  bool waiting;   /* jobs wait in the host, and go back when they are paused */
   int64_t began;  /* the cycle */
 };
 
@@ -87,14 +88,20 @@ static bool may_claim(const nsh_queues *q, int64_t now) {
   return any || (room.all > 0 && (d->exchange->woken || now >= q->recheck_at || now >= q->due_at));
 }
 
+/* When the queues are to be read again for jobs that wait in the host. */
+static int64_t reread_at(const nsh_queues *q) {
+  return q->d->exchange->waiting ? q->served.made_at + SERVED_OLD : NSH_NEVER;
+}
+
 bool nsh_queues_due(const nsh_queues *q, int64_t now) {
   const nsh_exchange *m = q->d->exchange;
   return q->unsettled.batch.n > 0 || m->verdicts.n > 0 || m->parents.n > 0 ||
-         nsh_retry_waiting(&q->unsettled) > 0 || now >= q->unsettled.again_at || may_claim(q, now);
+         nsh_retry_waiting(&q->unsettled) > 0 || now >= q->unsettled.again_at ||
+         now >= reread_at(q) || may_claim(q, now);
 }
 
 int64_t nsh_queues_next(const nsh_queues *q) {
-  int64_t t = q->unsettled.again_at;
+  int64_t t = nsh_sooner(q->unsettled.again_at, reread_at(q));
   if (nsh_exchange_room(q->d->exchange).all > 0)
     t = nsh_sooner(t, nsh_sooner(q->recheck_at, q->due_at));
   return t;
@@ -126,6 +133,7 @@ void nsh_queues_take(nsh_queues *q, nsh_turn *t, int64_t now) {
   hold_places(&t->room, nsh_retry_waiting(&q->unsettled) + m->parents.n, written);
   t->limit = t->room.all;
   q->more = m->more;
+  q->waiting = m->waiting;
   q->woken = t->limit > 0 && (m->woken || now >= q->recheck_at);
   if (m->woken) /* a job that is due soon may have been pushed */
     q->outlook.nothing_at = 0;
@@ -360,6 +368,27 @@ static void log_paused(nsh_queues *q) {
   ns_buf_free(&text);
 }
 
+/* Reads the queues for jobs that wait in the host, where no claim has: what is paused now? */
+static void reread_queues(nsh_queues *q) {
+  ns_queue_row *rows;
+  size_t n;
+  ns_err err;
+  if (!q->waiting || ns_mono_us() - q->served.made_at < SERVED_OLD)
+    return;
+  if (ns_queues(q->d->db, &rows, &n, &err) == NS_OK)
+    nsh_served_make(&q->served, q->d->cfg, rows, n);
+  else
+    nsh_back_off(q->d, &err);
+  free(rows);
+}
+
+/* The lock is held. */
+static void publish_paused(const nsh_queues *q) {
+  int64_t mark;
+  nsh_exchange_pause(q->d->exchange, q->served.paused, q->served.npaused,
+                     ns_paused_names(q->d->db, &mark));
+}
+
 static void choose_anew(ns_want *want, const ns_queue_row *rows, size_t n) {
   nsh_queues *q = want->arg;
   nsh_served_make(&q->served, q->d->cfg, rows, n);
@@ -411,6 +440,7 @@ static void publish_turn(nsh_queues *q, const nsh_turn *t, ns_jobs *jobs, size_t
     mark_hot(q); /* no worker was up: returned jobs wait for the next */
   if ((settled > 0 || q->due == 0) && t->room.open == 0)
     d->more = true; /* jobs that came back, or were spawned */
+  publish_paused(q);
   waits = publish_rest(q);
   nsh_exchange_unlock(m);
   m->notify(m->notify_arg);
@@ -468,6 +498,7 @@ bool nsh_queues_run(nsh_queues *q, nsh_turn *t) {
     return false;
   }
   nsh_recovered(d);
+  reread_queues(q);
   log_paused(q);
   now = ns_mono_us();
   nsh_retry_took(&q->unsettled, now - q->began);

@@ -203,6 +203,8 @@ void nsh_exchange_free(nsh_exchange *m) {
   free(m->ids);
   free(m->lost);
   free(m->revoked);
+  free(m->paused.queues);
+  ns_buf_free(&m->paused.names);
   free(m->queues);
   free(m->handlers);
   free(m->names);
@@ -404,4 +406,34 @@ void nsh_exchange_lose(nsh_exchange *m, const nsh_touch *t) {
 void nsh_exchange_revoke(nsh_exchange *m, const ns_notice *n) {
   nsh_must(ns_grow(&m->revoked, &m->caprevoked, m->nrevoked + 1, sizeof *m->revoked));
   m->revoked[m->nrevoked++] = *n;
+}
+
+static bool same_bytes(const void *a, const void *b, size_t n) {
+  return n == 0 || memcmp(a, b, n) == 0;
+}
+
+void nsh_exchange_pause(nsh_exchange *m, const int64_t *queues, size_t n, ns_bytes names) {
+  nsh_paused *p = &m->paused;
+  if (p->n == n && p->names.n == names.n && same_bytes(p->queues, queues, n * sizeof *queues) &&
+      same_bytes(p->names.p, names.p, names.n))
+    return;
+  nsh_must(ns_grow(&p->queues, &p->cap, n, sizeof *p->queues));
+  if (n > 0)
+    memcpy(p->queues, queues, n * sizeof *queues);
+  p->n = n;
+  ns_buf_reset(&p->names);
+  ns_buf_add(&p->names, names.p, names.n);
+  nsh_must(!p->names.oom);
+  m->pauses = true;
+}
+
+bool nsh_exchange_pauses(const nsh_exchange *m, const ns_job *job) {
+  const ns_buf *names = &m->paused.names;
+  for (size_t i = 0; i < m->paused.n; i++)
+    if (m->paused.queues[i] == job->queue_id)
+      return true;
+  for (size_t at = 0; at < names->n; at += strlen(names->p + at) + 1)
+    if (strlen(names->p + at) == job->name.n && same_bytes(names->p + at, job->name.p, job->name.n))
+      return true;
+  return false;
 }

@@ -109,6 +109,13 @@ typedef struct nsh_room {
   size_t all;                /* of both kinds */
 } nsh_room;
 
+/* What is paused: no job of these is started. */
+typedef struct nsh_paused {
+  int64_t *queues;
+  size_t n, cap;
+  ns_buf names; /* each ended by NUL */
+} nsh_paused;
+
 /* The number of workers, for all to see. */
 typedef struct nsh_tuning {
   size_t wanted;     /* that there are to be */
@@ -143,6 +150,7 @@ typedef struct nsh_exchange {
   char *batched;       /* their handlers that take batches, "jobs µs name", a line each; malloc'd */
   size_t more;         /* jobs of a name that a claim may take for such, beside its limit */
   size_t taking;       /* workers that take jobs */
+  bool waiting;        /* jobs wait for a worker, or for more of their batch */
   nsh_reading reading; /* of the scripts */
   nsh_tuning tuning;   /* the number of workers */
   bool serves;         /* one of the handler texts has changed */
@@ -181,6 +189,8 @@ typedef struct nsh_exchange {
   size_t nlost, caplost;
   ns_notice *revoked; /* claims that were ended from outside */
   size_t nrevoked, caprevoked;
+  nsh_paused paused; /* as the queues were last read, */
+  bool pauses;       /* ... and that differs from what the loop has seen */
   int64_t asked;     /* workers that another process wants us to have; 0: it was obeyed */
   bool lost_all;     /* we were declared dead: no claim is ours any more */
   bool rested;       /* nothing to claim, twice in a row */
@@ -281,6 +291,13 @@ void nsh_exchange_deliver(nsh_exchange *m, ns_jobs *jobs, const size_t *by_pool)
 void nsh_exchange_ids(nsh_exchange *m, const int64_t *ids, size_t n);
 void nsh_exchange_lose(nsh_exchange *m, const nsh_touch *t);
 void nsh_exchange_revoke(nsh_exchange *m, const ns_notice *n);
+
+/* These queues and names ('names': each ended by NUL) are paused, and no others. The loop gives
+** jobs of them back that have not been started. */
+void nsh_exchange_pause(nsh_exchange *m, const int64_t *queues, size_t n, ns_bytes names);
+
+/* Is the job's queue paused, or its name? */
+bool nsh_exchange_pauses(const nsh_exchange *m, const ns_job *job);
 
 /* A condition on monotonic time. */
 void nsh_exchange_cond(pthread_cond_t *c);

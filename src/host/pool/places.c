@@ -142,6 +142,7 @@ void nsh_pool_unlock(nsh_pools *t) {
   for (size_t i = 0; i < t->npools; i++)
     n[i] = free_places(t, i);
   nsh_exchange_publish(t->exchange, n);
+  t->exchange->waiting = t->backlog > 0 || t->nbulks > 0;
   t->exchange->more = t->nbatched > 0 ? more_for_batches(t) : 0;
   t->exchange->workers = (ns_workers){.up = (int64_t)t->up,
                                       .busy = (int64_t)t->working,

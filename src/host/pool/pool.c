@@ -216,6 +216,13 @@ static bool lose_waiting(void *arg, const ns_job *job) {
   return true;
 }
 
+/* Takes jobs out of batches that wait, and out of the backlog. */
+static void drop_waiting(nsh_pools *t, bool (*leaves)(void *arg, const ns_job *job), void *arg) {
+  nsh_gather_drop(t, leaves, arg);
+  for (size_t i = 0; i < t->npools; i++)
+    t->backlog -= nsh_prefetch_drop(&t->pools[i].backlog, leaves, arg);
+}
+
 static void lose_tasks(nsh_process *w, const revoked *r) {
   for (uint32_t at = 0; at < w->n; at++) {
     nsh_member room;
@@ -236,9 +243,7 @@ static void take_revoked(nsh_pools *t) {
   if (r.n == 0)
     return;
   qsort(m->revoked, r.n, sizeof *m->revoked, by_token);
-  nsh_gather_drop(t, lose_waiting, &r);
-  for (size_t i = 0; i < t->npools; i++)
-    t->backlog -= nsh_prefetch_drop(&t->pools[i].backlog, lose_waiting, &r);
+  drop_waiting(t, lose_waiting, &r);
   for (size_t i = 0; i < t->nworkers; i++)
     lose_tasks(&t->workers[i], &r);
   m->nrevoked = 0;
@@ -261,6 +266,22 @@ static void take_lost(nsh_pools *t) {
   take_revoked(t);
 }
 
+static bool leave_paused(void *arg, const ns_job *job) {
+  nsh_exchange *m = arg;
+  if (!nsh_exchange_pauses(m, job))
+    return false;
+  nsh_exchange_release(m, job->id, job->run, job->lease);
+  return true;
+}
+
+/* Jobs that no worker has been given go back when their queue or name is paused. The exchange
+** is locked. */
+static void take_pauses(nsh_pools *t) {
+  if (t->exchange->pauses)
+    drop_waiting(t, leave_paused, t->exchange);
+  t->exchange->pauses = false;
+}
+
 /* This host was declared dead. Jobs that have not been started are dropped: their release will
 ** be STALE. The exchange is locked. */
 static void lose_all(nsh_pools *t) {
@@ -277,6 +298,7 @@ void nsh_pool_collect(nsh_pools *t) {
   nsh_pool_lock(t);
   take_loads(t);
   take_lost(t);
+  take_pauses(t);
   if (t->exchange->lost_all)
     lose_all(t);
   nsh_messages_serve_ids(t);

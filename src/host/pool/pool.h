@@ -142,7 +142,7 @@ void nsh_pool_recount(nsh_pools *t);
 **
 ** Invariant: while a batch waits it takes no place, so workers go on with other jobs, and claims
 ** go on to find it more. All its claims are the host's, and it is given back whole when the host
-** drains or rests.
+** drains or rests, or its queue or name is paused.
 */
 
 /* Scripts were loaded: these handlers take batches, "jobs µs name", a line each. Batches that
