@@ -548,8 +548,13 @@ function Db:wait(id, wait) end
 ---@return nightshift.Code? code as of `wait`
 function Db:wait_all(ids, wait) end
 
+---@class nightshift.UpdateMany
+---@field rate number? so many jobs a second
+---@field retry boolean? dead or cancelled jobs run again, in the transaction of their change
+
 ---@class nightshift.Change
----@field payload any `nightshift.null`: null
+---@field payload any `nightshift.null`: null; or a function(payload, job) that gives the new one, nil: the job stays
+---@field set table? in the place of `payload`: what is different in it, a merge patch (RFC 7396)
 ---@field queue string?
 ---@field priority integer? 0 to 255
 ---@field due number|string|nil seconds since 1970, or a text like "2030-01-31T12:00:00Z"; a past one: now
@@ -558,6 +563,9 @@ function Db:wait_all(ids, wait) end
 
 --- Changes a job that does not run: what a push has said of it. A ready one is then the last of its
 --- priority. A dead or cancelled job is changed for its retry, but for `due`.
+--- A filter: all of its jobs, each in a transaction of its own; `retry`: dead or cancelled ones run
+--- again.
+---@overload fun(self: nightshift.Db, filter: nightshift.Filter, change: nightshift.Change, opts: nightshift.UpdateMany)
 ---@param id integer
 ---@param change nightshift.Change
 ---@return true? ok

@@ -2,11 +2,13 @@
 --
 -- The handle's type begins here; db.lua adds its other verbs and makes handles.
 
+local change = require "nightshift.change"
 local core = require "nightshift.core"
 local many = require "nightshift.many"
 local options = require "nightshift.options"
 local report = require "nightshift.report"
 local results = require "nightshift.results"
+local units = require "nightshift.units"
 local why = require "nightshift.report.why"
 
 local raise = options.raise
@@ -174,24 +176,72 @@ function methods:delete(id, opts)
   return handle:delete(whole)
 end
 
---- Changes what a push has said about a job: {payload =, queue =, priority =, due =, max_attempts =,
--- tags =}. A ready job is then the last of its priority. A running one is STATE, and so is a done one. A
--- dead or cancelled job is changed for its retry. `nightshift.null` is the payload null.
----@param id integer
----@param change table
----@return true|nil
+--- Changes all jobs of a filter.
+local function update_many(self, given, what, opts)
+  local all = {}
+  for key, value in next, given do all[key] = value end
+  if opts ~= nil and type(opts) ~= "table" then raise("update: options must be a table, got %s", type(opts)) end
+  for key, value in next, opts or {} do
+    if key ~= "rate" and key ~= "retry" then raise("update: unknown option '%s'; it takes rate and retry", key) end
+    all[key] = value
+  end
+  local checked, message, code = many.read("update", all)
+  if not checked then return nil, message, code end
+  checked.change = what
+  return many.run(self._handle, "update", checked)
+end
+
+--- The job as a change looks at it, and whether it has ended.
+local function looked_at(handle, id)
+  for _, kind in ipairs { "live", "ended" } do
+    local rows, message, code = change.rows(handle, kind, { id })
+    if not rows then return nil, message, code end
+    if rows[1] then return units.rows(rows)[1], kind == "ended" end
+  end
+  local info, message, code = handle:info(id)
+  if not info then return nil, message, code end
+  return looked_at(handle, id) -- it was retried between the two looks
+end
+
+--- Changes a job whose payload is made from the one that it has; again when that was changed
+-- meanwhile.
+local function update_made(handle, id, values, make)
+  local text, run
+  while true do
+    local row, ended, code = looked_at(handle, id)
+    if not row then return nil, ended, code end
+    local same = row.payload == text and row.run == run
+    text, run = row.payload, row.run
+    local ok, message, holder
+    ok, message, code, holder = change.write(handle, values, make, row, ended)
+    if ok ~= nil then return true end
+    if code ~= "STATE" or same then return nil, message, code, holder end
+  end
+end
+
+--- Changes what a push has said about a job, or about all of a filter: {payload =, set =, queue =,
+-- priority =, due =, max_attempts =, tags =}. A ready job is then the last of its priority. A running
+-- one is STATE, and so is a done one. A dead or cancelled job is changed for its retry.
+-- `nightshift.null` is the payload null. A payload that is a function gets the old one, and the job,
+-- and gives the new one; nil: the job stays. `set` is a merge patch of the payload, RFC 7396.
+---@param id integer|table
+---@param given table
+---@param opts {rate: number?, retry: boolean?}? with a filter; retry: they run again
+---@return true|table|nil
 ---@return string? message
 ---@return string? code
 ---@return integer? holder with DUPLICATE: the live job that has the key
-function methods:update(id, change)
+function methods:update(id, given, opts)
   local handle = live(self, "update")
+  local values, make, code = change.read(given)
+  if not values then return nil, make, code end
+  if type(id) == "table" then
+    return options.values(update_many(self, id, { values = values, make = make }, opts))
+  end
   local whole = check_id("update", id)
-  if type(change) ~= "table" then raise("update: the changes must be a table, got %s", type(change)) end
-  local given, message, code = options.read("update", change, options.UPDATE)
-  if not given then return nil, message, code end
-  if next(given) == nil then return nil, "update: there is nothing to change", "INVALID" end
-  given.json, given.payload = given.payload, nil
-  return handle:update(whole, given)
+  options.no_more("update", "a job's id and the changes", opts)
+  if not make then return handle:update(whole, values) end
+  return options.values(update_made(handle, whole, values, make))
 end
 
 --- Waits for the end of a job, without polling, up to a time. Gives its outcome, its result, and

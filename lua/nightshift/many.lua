@@ -8,9 +8,11 @@
 -- Invariant: a walk ends. It goes forward, and up to where its key ended when it began: jobs that
 -- come back behind it, dead again say, are left alone.
 
+local changes = require "nightshift.change"
 local core = require "nightshift.core"
 local filter = require "nightshift.filter"
 local options = require "nightshift.options"
+local units = require "nightshift.units"
 
 local raise = options.raise
 
@@ -19,6 +21,7 @@ local many = {}
 local PAGE <const> = 10000 -- rows of a key that are read at once
 local BATCH <const> = 500 -- jobs of one transaction; the core takes no more
 local AHEAD <const> = 12000 -- µs; a push has 10,000 jobs at most
+local TEXTS <const> = 20 -- payloads that are in memory at once
 local SLICES <const> = 5 -- batches a second, when there is a rate
 
 local LIVE <const> = { "scheduled", "waiting", "running", "ready" }
@@ -46,6 +49,7 @@ end
 
 local LIVE_SET <const> = states(table.unpack(LIVE))
 local IDLE <const> = states("scheduled", "waiting", "ready", "done", "dead", "cancelled")
+local CHANGED <const> = states("scheduled", "waiting", "ready", "dead", "cancelled")
 
 --- Each verb: the states that it is for; the walks when none is given; what it takes besides.
 -- `single`: it is done to one job after the other.
@@ -56,6 +60,7 @@ local VERBS <const> = {
   reprioritise = { states = LIVE_SET, all = LIVE, more = { priority = options.integer(0, 255) }, core = "priority",
     needs = "priority" },
   delete = { states = IDLE, all = { "done", "dead", "cancelled" }, more = {}, single = true },
+  update = { states = CHANGED, all = WAITING, more = { retry = options.typed "boolean" }, single = true },
   move = { states = IDLE, all = WAITING, more = { to = queue }, needs = "to" },
 }
 
@@ -194,6 +199,9 @@ function many.read(name, given)
   if not checked.state and not filter.restricts(checked) then
     raise("%s wants a job's id, or a filter with at least one of state, queue, name, tag, error, since, parent", name)
   end
+  if checked.retry and not filter.ENDED[checked.state] then
+    raise("%s: retry wants the state dead or cancelled", name)
+  end
   if verb.needs and not checked[verb.needs] then raise("%s: %s is missing", name, verb.needs) end
   if checked.state and not verb.states[checked.state] then
     return nil, ("%s: no job that is %s can be meant"):format(name, checked.state), "INVALID"
@@ -251,14 +259,39 @@ end
 -- Codes of a job that went on by itself meanwhile.
 local MOVED_ON <const> = { NOT_FOUND = true, STATE = true }
 
---- A verb on one job after the other: how many were changed.
-local function one_by_one(handle, name, state, wanted, ids)
-  local changed = 0
-  for _, row in ipairs(asked(handle, state, wanted, ids)) do
-    local ok, message, code = handle[name](handle, row.id, filter.ENDED[state] == true)
-    if ok then changed = changed + 1 elseif not MOVED_ON[code] then must(nil, message, code) end
+-- Verbs that are done to one job after the other. Each gives what the core's does; false: the job is
+-- left as it is.
+local SINGLE <const> = {}
+
+function SINGLE.delete(handle, _, row, ended) return handle:delete(row.id, ended) end
+
+function SINGLE.update(handle, given, row, ended)
+  local what = given.change
+  return changes.write(handle, what.values, what.make, row, ended, given.retry)
+end
+
+--- The jobs of a batch that the filter holds for, with what a change looks at.
+local function looked_at(handle, given, rows, ended)
+  if not (given.change and given.change.make) or #rows == 0 then return rows end
+  local ids = {}
+  for i, row in ipairs(rows) do ids[i] = row.id end
+  return units.rows(must(changes.rows(handle, ended and "ended" or "live", ids)))
+end
+
+--- A verb on one job after the other: how many were changed, and how many refused.
+local function one_by_one(handle, name, given, state, wanted, ids)
+  local changed, refused, ended = 0, 0, filter.ENDED[state] == true
+  local found = asked(handle, state, wanted, ids)
+  for first = 1, #found, TEXTS do
+    for _, row in ipairs(looked_at(handle, given, table.move(found, first, math.min(first + TEXTS - 1, #found), 1, {}),
+      ended)) do
+      local ok, message, code = SINGLE[name](handle, given, row, ended)
+      if ok then changed = changed + 1
+      elseif code == "DUPLICATE" then refused = refused + 1
+      elseif ok == nil and not MOVED_ON[code] then must(nil, message, code) end
+    end
   end
-  return changed, 0
+  return changed, refused
 end
 
 --- Does a verb to all jobs of a filter, batch after batch.
@@ -283,7 +316,7 @@ function many.run(handle, name, given)
     if given.rate then keep_pace(began, counts.found, given.rate) end
     local changed, refused, trouble
     if VERBS[name].single then
-      changed, refused = one_by_one(handle, name, state, wanted, ids)
+      changed, refused = one_by_one(handle, name, given, state, wanted, ids)
     else
       changed, refused, trouble = handle:many(verb, ids, argument, given.reason, from, to, state or core.null,
         wanted)

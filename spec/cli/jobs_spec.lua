@@ -179,6 +179,30 @@ describe("queues and jobs:", function()
       assert.equal(top .. ": 1 job deleted\n", ok { "delete", "--tree", tostring(top), "--yes" })
     end)
 
+    it("update mends the dead jobs of a filter, and counts them first", function()
+      local q = db:queue "mends"
+      for i = 1, 3 do
+        assert(q:push("mend", { n = i, to = "old" }))
+        assert(assert(q:claim()):discard "no such address")
+      end
+      local filter = { "--state", "dead", "--queue", "mends", "--error", "no such address" }
+      local function with(...) return { "update", table.unpack(table.move({ ... }, 1, select("#", ...), #filter + 1,
+        { table.unpack(filter) })) } end
+      fails(2, with("--set", '{"to": "new"}'), "3 jobs would be changed; add --yes to do it")
+      assert.equal("3 jobs changed\n", ok(with("--set", '{"to": "new"}', "--yes")))
+      assert.equal("3 jobs changed and retried\n", ok(with("--priority", "9", "--retry", "--yes", "--rate", "500")))
+      for _, job in ipairs(q:claim_many(5)) do
+        assert.same({ "new", 9 }, { job.payload.to, job.priority })
+        assert(job:ack())
+      end
+      assert.equal("no such jobs\n", ok(with("--set", '{}', "--yes")))
+      fails(2, with("--set", '[1]'), "--set wants an object")
+      fails(2, { "update", "--queue", "mends", "--set", "{}", "--retry" }, "--retry wants --state")
+      fails(2, { "update", "--set", "{}" }, "give either job ids or a filter")
+      fails(2, { "update", "5", "--name", "x", "--set", "{}" }, "give either job ids or a filter")
+      fails(2, { "update", "5", "--rate", "5", "--set", "{}" }, "want a filter")
+    end)
+
     it("update changes jobs, and mends dead ones", function()
       local name = fresh_name()
       local q = db:queue(name)

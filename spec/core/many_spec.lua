@@ -232,6 +232,145 @@ describe("a filter", function()
   end)
 end)
 
+describe("update of a filter", function()
+  local function payload(id) return (handle:job(id).payload) end
+
+  it("mends the payloads of dead jobs by a function, and has them run again", function()
+    local ids = dead { "no route", "no route", "full", "no route" }
+    local seen = {}
+    local function mend(old, job)
+      seen[#seen + 1] = { job.id, job.name, job.queue, job.state, job.error, old, math.type(job.finished_at) }
+      if job.id == ids[2] then return nil end
+      return { to = "mx" .. old }
+    end
+    assert.same(counts(3, 2), handle:update({ state = "dead", error = "no route" }, { payload = mend, priority = 7 },
+      { retry = true }))
+    assert.same({ "ready", "dead", "dead", "ready" }, { state(ids[1]), state(ids[2]), state(ids[3]), state(ids[4]) })
+    assert.same({ { to = "mx1" }, 2, { to = "mx4" } }, { payload(ids[1]), payload(ids[2]), payload(ids[4]) })
+    assert.equal(7, handle:job(ids[4]).priority)
+    assert.equal(3, #seen)
+    assert.same({ ids[1], "job", "q", "dead", "no route", 1, "float" }, seen[1])
+    assert.equal(ids[1], assert(q:claim()).id)
+  end)
+
+  it("merges a patch into each payload, exactly", function()
+    local id = assert(q:push("a", { to = "x", n = 9007199254740993, list = nightshift.array {},
+      deep = { a = 1, b = nightshift.null } }))
+    local plain, null = assert(q:push("a", 5)), assert(q:push("a", nil))
+    local patch = { to = nightshift.null, deep = { c = { 1 } }, new = {} }
+    assert.same(counts(3), handle:update({ name = "a", state = "ready" }, { set = patch }))
+    assert.same({ deep = { a = 1, b = nightshift.null, c = { 1 } }, list = {}, n = 9007199254740993, new = {} },
+      payload(id))
+    assert.equal("1", db.sql([[SELECT payload LIKE '%"list":[]%' AND payload LIKE '%"new":{}%'
+      FROM nightshift_job WHERE id = ]] .. id, name))
+    for _, other in ipairs { plain, null } do assert.same({ deep = { c = { 1 } }, new = {} }, payload(other)) end
+    assert.is_true(handle:update(id, { set = { n = 1 } }))
+    assert.is_true(handle:update(id, { payload = function(old) return old.n + 1 end }))
+    assert.equal(2, payload(id))
+    assert.is_true(handle:update(id, { payload = function() return nil end }))
+    assert.equal(2, payload(id))
+  end)
+
+  it("takes jobs that wait, unless a state is said, and leaves the running ones", function()
+    local gone = dead({ "no" })[1]
+    assert(q:push("a", 1))
+    local running = assert(q:claim())
+    local later = assert(q:push("a", 2, { delay = 60 }))
+    local ready = assert(q:push("a", 3))
+    assert.same(counts(2), handle:update({ queue = "q", rate = 1000 }, { payload = nightshift.null, tags = { "t" } }))
+    assert.is_nil(payload(later))
+    assert.same({ "t" }, { table.unpack(handle:job(ready).tags) })
+    assert.equal(1, payload(gone))
+    assert(running:ack())
+    assert.same(counts(0), handle:update({ state = "cancelled" }, { priority = 1 }))
+  end)
+
+  it("leaves a job that has gone on, or was changed by another, since it was looked at", function()
+    local id = dead { "no" }[1]
+    local core = handle._handle
+    local function refused(ended, run, text)
+      local ok, _, code = core:update(id, { json = "9" }, ended, run, text)
+      assert.same({ nil, "STATE" }, { ok, code })
+    end
+    refused(false)
+    refused(true, 2)
+    refused(true, 1, "2")
+    assert.is_true(core:update(id, { json = "9" }, true, 1, "1"))
+    assert.same(counts(1, 0), handle:update({ state = "dead" }, { payload = function(old)
+      assert(handle:update(id, { payload = old + 1 }))
+      return 0
+    end }))
+    assert.equal(10, payload(id))
+    local looks = 0
+    assert.is_true(handle:update(id, { payload = function(old) -- of one job: again, from what it is then
+      looks = looks + 1
+      if looks == 1 then assert(handle:update(id, { payload = 20 })) end
+      return old + 1
+    end }))
+    assert.same({ 2, 21 }, { looks, payload(id) })
+    assert.same(counts(1, 0), handle:update({ state = "dead" }, { payload = function()
+      assert(handle:retry(id))
+      return 0
+    end }, { retry = true }))
+    assert.same({ "ready", 21 }, { state(id), payload(id) })
+    local _, _, code = handle:update(id + 50, { set = { a = 1 } })
+    assert.equal("NOT_FOUND", code)
+  end)
+
+  it("mends nothing of a job that cannot run again, because another has its unique key", function()
+    local id = dead({ "a" }, { unique = "k" })[1]
+    assert(q:push("other", 1, { unique = "k", delay = 60 }))
+    assert.same(counts(1, 0, 1), handle:update({ state = "dead" }, { payload = 9 }, { retry = true }))
+    assert.same({ "dead", 1 }, { state(id), payload(id) })
+    assert.is_false(handle._handle:in_transaction())
+  end)
+
+  it("says what cannot be", function()
+    dead { "a" }
+    for _, bad in ipairs { { { state = "running" }, { priority = 1 } }, { { state = "done" }, { priority = 1 } },
+      { { state = "dead" }, {} }, { { state = "dead" }, { priority = 256 } },
+      { { state = "dead", rate = 0 }, { set = {} } }, { { state = "dead" }, { set = { a = 0 / 0 } } },
+      { { state = "dead" }, { payload = function() return 0 / 0 end } } } do
+      local none, message, code = handle:update(bad[1], bad[2])
+      assert.same({ nil, "INVALID" }, { none, code }, message)
+    end
+    for pattern, call in pairs {
+      ["either payload or set"] = function() handle:update({ state = "dead" }, { payload = 1, set = {} }) end,
+      ["set must be a table"] = function() handle:update({ state = "dead" }, { set = 1 }) end,
+      ["retry wants the state"] = function() handle:update({ queue = "q" }, { set = {} }, { retry = true }) end,
+      ["unknown option 'again'"] = function() handle:update({ queue = "q" }, { set = {} }, { again = true }) end,
+      ["wants a job's id, or a filter"] = function() handle:update({}, { set = {} }) end,
+      ["mine"] = function() handle:update({ state = "dead" }, { payload = function() error "mine" end }) end,
+      ["the changes must be a table"] = function() handle:update { state = "dead" } end,
+      ["a job's id and the changes"] = function() handle:update(1, { set = {} }, {}) end,
+    } do
+      assert.error_matches(call, pattern)
+    end
+    assert.equal("STATE", select(3, handle:transaction(function()
+      return handle:update({ queue = "q" }, { set = {} })
+    end)))
+    assert.equal("TOO_BIG", select(3, handle:update({ state = "dead" }, { payload = ("x"):rep(1 << 20) })))
+  end)
+
+  it("is done once to each, by programs at one moment and beside one that is killed", function()
+    local errors = {}
+    for i = 1, 120 do errors[i] = "disk " .. i end
+    local ids = dead(errors)
+    local c = crew.fork(5, function(i)
+      local own <close> = eventually(function() return nightshift.open(url) end)
+      own:update({ state = "dead", error = "disk #" }, { payload = function(old) return old + 1000 end },
+        { retry = true, rate = i == 1 and 40 or nil })
+    end)
+    eventually(function() return db.sql("SELECT COUNT(*) > 0 FROM nightshift_job", name) == "1" end)
+    c:kill(1)
+    c:wait(60)
+    assert(handle:update({ state = "dead", error = "disk #" }, { payload = function(old) return old + 1000 end },
+      { retry = true }))
+    for i, id in ipairs(ids) do assert.equal(1000 + i, payload(id)) end
+    assert.equal("120", db.sql("SELECT COUNT(*) FROM nightshift_ready WHERE job_id > 0", name))
+  end)
+end)
+
 describe("many jobs of a filter", function()
   local N = 1203
 

@@ -623,6 +623,10 @@ local calls = {
     end,
     run = function(h, id) return h:update(id, { json = "[1]", tags = '["b"]' }) end,
   },
+  ["update, of an expected one"] = {
+    arrange = function(h) return push(h, { payload = 1 }) end,
+    run = function(h, id) return h:update(id, { json = "[1]" }, false, 1, "1") end,
+  },
   wait = {
     arrange = function(h) return push(h, { delay = 1e9 }) end,
     run = function(h, id) return h:wait(("[%d]"):format(id), 1000) end,

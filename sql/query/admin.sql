@@ -155,6 +155,15 @@ UPDATE nightshift_queue SET paused = ? WHERE name = ?
 -- Params: name. Key: PRIMARY of paused_name.
 INSERT IGNORE INTO nightshift_paused_name (name, since) VALUES (?, {now})
 
+-- name: admin_payload
+-- Params: text, text or NULL, job. Key: PRIMARY of job, locked by admin_lock. Is its payload the
+-- first text, or the second?
+SELECT payload = ?, COALESCE(payload = ?, FALSE) FROM nightshift_job WHERE id = ? FOR UPDATE
+
+-- name: admin_payload_past
+-- As admin_payload, of a job that has ended. Key: PRIMARY of finished, locked by admin_finished.
+SELECT payload = ?, COALESCE(payload = ?, FALSE) FROM nightshift_finished WHERE id = ? FOR UPDATE
+
 -- name: admin_rank
 -- Params: runs more, rank, job. Key: PRIMARY of job, locked by admin_lock. The history, and a
 -- program that runs the job again, have the new priority, too.

@@ -406,6 +406,18 @@ typedef struct ns_many {
   size_t nfilter;
 } ns_many;
 
+/* What a job is to be, under its lock, for a change. */
+typedef struct ns_expected {
+  bool either;      /* it may have ended, or not */
+  bool ended;       /* else it has to have, or not to have */
+  int64_t run;      /* 0: any */
+  ns_bytes payload; /* absent: any */
+} ns_expected;
+
+/* As ns_update; STATE: the job is not as expected. */
+ns_status ns_update_if(ns_db *db, int64_t id, const ns_change *change, const ns_expected *expected,
+                       ns_err *err);
+
 /* As ns_delete, of a job that has ended, or of one that has not: else NOT_FOUND. */
 ns_status ns_delete_if(ns_db *db, int64_t id, bool ended, ns_err *err);
 

@@ -140,6 +140,9 @@ Changes a job that does not run.
 @function db:update
 @tparam integer id
 @tparam table change json, queue, priority, due (µs since 1970), max_attempts, tags
+@tparam[opt] boolean ended only when it has ended; false: only when it has not
+@tparam[opt=0] integer run only in this run
+@tparam[opt] string payload only while its payload is this text
 @return true, or nil, message, code `NOT_FOUND`, `STATE`, `INVALID`, `TOO_BIG`, `DUPLICATE`
 @raise for an unknown key or a wrong type
 */
@@ -148,11 +151,13 @@ static int db_update(lua_State *L) {
   ns_change change = ns_change_new();
   ns_status st;
   int64_t id = luaL_checkinteger(L, 2);
+  ns_expected expected = {.either = lua_isnoneornil(L, 4), .ended = lua_toboolean(L, 4),
+                          .run = luaL_optinteger(L, 5, 0), .payload = nsl_optbytes(L, 6)};
   nsl_checkdb(L);
   luaL_checktype(L, 3, LUA_TTABLE);
   st = nsl_readfields(L, 3, change_fields, "", &change, &err);
   if (st == NS_OK)
-    st = ns_update(nsl_checkdb(L), id, &change, &err);
+    st = ns_update_if(nsl_checkdb(L), id, &change, &expected, &err);
   return nsl_result(L, st, &err);
 }
 

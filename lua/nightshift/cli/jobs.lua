@@ -2,6 +2,7 @@
 -- commands on trees, adopt.lua those on rows of adopted tables.
 
 local adopt = require "nightshift.cli.adopt"
+local change = require "nightshift.change"
 local context = require "nightshift.cli.context"
 local core = require "nightshift.core"
 local filter = require "nightshift.filter"
@@ -17,6 +18,7 @@ local commands = jobs.commands
 
 local STATES = { "scheduled", "ready", "running", "waiting", "done", "dead", "cancelled" }
 local LIVE = { "running", "ready", "scheduled", "waiting" }
+local CHANGED = { "scheduled", "ready", "waiting", "dead", "cancelled" }
 local IDLE = { "scheduled", "ready", "waiting", "done", "dead", "cancelled" }
 
 local function define_push(parser)
@@ -43,13 +45,17 @@ local function define_push(parser)
   push:option("--deadline", "From now; after that it is not started, and a poll is dead.")
 end
 
---- The conditions of a filter but for --state, which differs.
-local function define_conditions(command)
-  command:option("--queue", "Only of this queue.")
+local function define_more_conditions(command)
   command:option("--name", "Only of this job name.")
   command:option("--error", "Only of this error: the whole text, its first line, or its kind.")
   command:option("--since", 'Only jobs that ended since, or live ones pushed since: "2h" ago, or 2026-11-26T06:00:00Z.')
   command:option("--parent", "Only children of this job."):convert(context.id)
+end
+
+--- The conditions of a filter but for --state, which differs.
+local function define_conditions(command)
+  command:option("--queue", "Only of this queue.")
+  define_more_conditions(command)
   command:option("--tag", "Only with this tag.")
 end
 
@@ -59,11 +65,15 @@ local function number(text)
   return nil, ("'%s' is not a number"):format(text)
 end
 
+local function define_pace(command)
+  command:option("--rate", "With a filter: so many jobs a second."):convert(number)
+  command:flag("--yes", "Do it; without this a filter, or --tree, only shows the number.")
+end
+
 --- Options of a verb that takes a filter.
 local function define_filter(command)
   define_conditions(command)
-  command:option("--rate", "With a filter: so many jobs a second."):convert(number)
-  command:flag("--yes", "Do it; without this a filter, or --tree, only shows the number.")
+  define_pace(command)
 end
 
 local function define_reading(parser)
@@ -98,7 +108,7 @@ function jobs.define(parser)
   define_push(parser)
   define_reading(parser)
   local retry = parser:command("retry", "Run ended jobs again, done ones too, with fresh budgets and the "
-    .. "same payload, which cannot be changed.")
+    .. "same payload; update changes that.")
   retry:argument("id", "Job ids."):args("*"):convert(context.id)
   retry:option("--state", "All in this state."):choices { "dead", "cancelled", "done" }
   define_filter(retry)
@@ -116,12 +126,19 @@ function jobs.define(parser)
   delete:option("--state", "All in this state."):choices(IDLE)
   define_filter(delete)
   tree.define_flag(delete)
-  local update = parser:command("update", "Change jobs that do not run, or dead ones for their retry.")
-  update:argument("id", "Job ids."):args("+"):convert(context.id)
+  local update = parser:command("update", "Change jobs that do not run, or dead ones for their retry: by id, or those "
+    .. "of a filter.")
+  update:argument("id", "Job ids."):args("*"):convert(context.id)
   update:option("--payload", 'JSON; "-" reads it from stdin.')
-  update:option("--queue", "Move it there.")
+  update:option("--set", "What is to be different in the payload, JSON: a merge patch, in which null deletes a key.")
   update:option("--priority", "0 to 255, higher first."):convert(context.integer)
-  update:option("--tag", "A tag, in the place of all that it has; up to 16. An empty one: none."):count "*"
+  update:option("--queue", "With ids: move them there. Without: only of this queue.")
+  update:option("--tag", "With ids: a tag, in the place of all that it has; up to 16; an empty one: none. Without: "
+    .. "only with this tag."):count "*"
+  update:option("--state", "All in this state."):choices(CHANGED)
+  define_more_conditions(update)
+  define_pace(update)
+  update:flag("--retry", "With --state dead or cancelled: run them again.")
   update:option("--due", "When it is ready, like 2030-01-31T12:00:00Z.")
   update:option("--max-attempts", "Errors before it is dead."):convert(context.integer)
   local wait = parser:command("wait", "Wait until jobs have ended. Ends with 0 when all are done.")
@@ -375,10 +392,11 @@ local function filter_of(args)
   return next(given) ~= nil and given or nil
 end
 
---- A verb on the jobs of a filter, once their number has been seen.
-local function on_filter(db, args, name, given, done)
+--- A verb on the jobs of a filter, once their number has been seen. `what`: of update.
+local function on_filter(db, args, name, given, done, what)
   given.rate = args.rate
   local checked = context.must(many.read(name, given))
+  checked.change = what
   if not args.yes then
     local n = context.must(many.count(db._handle, name, checked))
     if n == 0 then return output.line "no such jobs" end
@@ -445,21 +463,50 @@ function commands.delete(args)
   end)
 end
 
-function commands.update(args)
-  local change = {}
+--- What is to be different. Without ids a queue and a tag are conditions.
+local function change_of(args)
+  local given, by_id = {}, #args.id > 0
   for _, key in ipairs { "queue", "priority", "due", "max_attempts" } do
-    change[key] = args[key]
-    if args[key] then context.checked(options.UPDATE[key], args[key], "--" .. key:gsub("_", "-")) end
+    if key ~= "queue" or by_id then given[key] = args[key] end
+    if given[key] then context.checked(options.UPDATE[key], args[key], "--" .. key:gsub("_", "-")) end
   end
-  if args.queue then context.check_name("queue name", args.queue, options.MAX_QUEUE) end
-  if #args.tag > 0 then
-    change.tags = #args.tag == 1 and args.tag[1] == "" and {} or args.tag
-    context.checked(options.UPDATE.tags, change.tags, "--tag")
+  if given.queue then context.check_name("queue name", args.queue, options.MAX_QUEUE) end
+  if by_id and #args.tag > 0 then
+    given.tags = #args.tag == 1 and args.tag[1] == "" and {} or args.tag
+    context.checked(options.UPDATE.tags, given.tags, "--tag")
   end
-  if args.payload then change.payload = context.json(args.payload, "the payload") end
-  if next(change) == nil then context.fail(context.USAGE, "say what to change: --payload, --priority, …") end
+  if args.payload then given.payload = context.json(args.payload, "the payload") end
+  if args.set then
+    given.set = context.json(args.set, "--set")
+    if args.payload then context.fail(context.USAGE, "give either --payload or --set") end
+    if not change.is_object(given.set) then context.fail(context.USAGE, "--set wants an object of JSON") end
+  end
+  if next(given) == nil then context.fail(context.USAGE, "say what to change: --payload, --set, --priority, …") end
+  return given
+end
+
+function commands.update(args)
+  local what, tags = change_of(args), args.tag
+  if #args.id > 0 then
+    args.queue, args.tag = nil, nil
+    if filter_of(args) then context.fail(context.USAGE, "give either job ids or a filter (%s)", NAMES) end
+    if args.rate or args.retry then context.fail(context.USAGE, "--rate and --retry want a filter") end
+    local db <close> = context.connect(args)
+    return each_id(args.id, "changed", function(id) return db:update(id, what) end)
+  end
+  if #tags > 1 then context.fail(context.USAGE, "a filter has one --tag") end
+  args.tag = tags[1]
+  local given = filter_of(args)
+  if not given then context.fail(context.USAGE, "give either job ids or a filter (%s)", NAMES) end
+  if args.retry and given.state ~= "dead" and given.state ~= "cancelled" then
+    context.fail(context.USAGE, "--retry wants --state dead or cancelled")
+  end
+  given.retry = args.retry
+  local values, make = change.read(what)
+  if not values then context.fail(context.USAGE, "%s", make) end
   local db <close> = context.connect(args)
-  return each_id(args.id, "changed", function(id) return db:update(id, change) end)
+  return on_filter(db, args, "update", given, args.retry and "changed and retried" or "changed",
+    { values = values, make = make })
 end
 
 function commands.wait(args)

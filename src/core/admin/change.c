@@ -164,6 +164,7 @@ ns_change ns_change_new(void) {
 
 typedef struct update {
   const ns_change *change;
+  const ns_expected *expected; /* NULL: any job */
   int64_t queue_id; /* the new one; 0: as it is */
   int64_t run;      /* of the first try */
 } update;
@@ -194,6 +195,38 @@ static ns_status check_live(const ns_admin_work *w, const ns_change *c, ns_err *
                    "max_attempts is %lld, and job %lld has failed %lld times already",
                    (long long)c->max_attempts, (long long)w->id, (long long)w->now.attempts);
   return check_row(w, &w->now.key, c, err);
+}
+
+static ns_status has_gone_on(const ns_admin_work *w, ns_err *err) {
+  return ns_fail(err, NS_ESTATE, "job %lld has gone on, or was changed, since it was looked at",
+                 (long long)w->id);
+}
+
+/* A try that was cut at its commit may have written the new payload. */
+static ns_status check_payload(ns_db *db, const ns_admin_work *w, const update *u, bool replay,
+                               ns_err *err) {
+  ns_sql sql = w->now.found ? NS_SQL_ADMIN_PAYLOAD : NS_SQL_ADMIN_PAYLOAD_PAST;
+  const ns_value *row = NULL;
+  ns_status st = ns_db_run(db, sql,
+                           (ns_value[]){ns_vtext(u->expected->payload),
+                                        ns_vopt(u->change->payload), ns_vint(w->id)},
+                           err);
+  if (st == NS_OK)
+    st = ns_db_row(db, sql, &row, err);
+  if (st == NS_OK && (row == NULL || (row[0].i == 0 && !(replay && row[1].i != 0))))
+    return has_gone_on(w, err);
+  return st;
+}
+
+static ns_status check_expected(ns_db *db, const ns_admin_work *w, const update *u, bool replay,
+                                ns_err *err) {
+  const ns_expected *e = u->expected;
+  int64_t run = w->now.found ? w->now.run : w->then.run;
+  if (e == NULL)
+    return NS_OK;
+  if ((!e->either && e->ended == w->now.found) || (e->run != 0 && e->run != run))
+    return has_gone_on(w, err);
+  return e->payload.p != NULL ? check_payload(db, w, u, replay, err) : NS_OK;
 }
 
 /* The job's key belongs to its queue. */
@@ -306,6 +339,8 @@ static ns_status update_run(ns_db *db, ns_tx *tx, ns_err *err) {
   if (tx->replay && u->run != 0 && run > u->run)
     return NS_OK;
   u->run = run;
+  if ((st = check_expected(db, w, u, tx->replay, err)) != NS_OK)
+    return st;
   if (!w->now.found)
     return write_past(db, w, u, err);
   st = check_live(w, u->change, err);
@@ -327,7 +362,12 @@ static ns_status check_change(ns_db *db, const ns_change *c, ns_err *err) {
 }
 
 ns_status ns_update(ns_db *db, int64_t id, const ns_change *change, ns_err *err) {
-  update u = {.change = change};
+  return ns_update_if(db, id, change, NULL, err);
+}
+
+ns_status ns_update_if(ns_db *db, int64_t id, const ns_change *change, const ns_expected *expected,
+                       ns_err *err) {
+  update u = {.change = change, .expected = expected};
   ns_admin_work w = {.id = id, .arg = &u};
   ns_status st;
   ns_err_clear(err);
