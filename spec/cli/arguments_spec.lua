@@ -110,6 +110,16 @@ describe("without a database:", function()
     end)
   end)
 
+  it("knows the module of each command", function()
+    local expected, modules = {}, require "nightshift.cli".module_of
+    for path in io.popen "ls lua/nightshift/cli/*.lua":lines() do
+      local name = path:match "(%l+)%.lua$"
+      local commands = name ~= "init" and require("nightshift.cli." .. name).commands
+      for command in pairs(commands or {}) do expected[command] = name end
+    end
+    assert.same(expected, modules)
+  end)
+
   describe("version", function()
     it("never fails, with or without a server", function()
       local result = run({ "version" })

@@ -15,12 +15,13 @@ rm -rf "$logs"-* "$todo"
 mkdir -p "$todo"
 
 count=6
-first="core/cut core/servers host/outage host/workers core/scale host/drain designs/remedies tree/poll
-  examples testing bench core/interrupts core/ring source/host tree/prune host/queues host/handlers
-  host/limits core/schema core/liveness core/mend cli/arguments tree/dag designs/migration
-  tree/children faults pages host/log host/reload host/start host/death core/rescue
-  tree/results source/claim core/listen designs/commands tree/priority tree/held source/admin
-  tree/signal lua/misuse core/names"
+first="core/servers host/workers host/outage host/drain designs/commands examples bench core/cut
+  core/scale designs/remedies core/interrupts tree/poll cli/arguments source/host core/names
+  host/reload faults tree/prune core/mend schedule/host core/liveness core/listen core/rescue
+  security/grants host/queues host/death security/injection core/ring designs/migration core/server
+  tree/children host/log lua/misuse host/handlers core/schema tree/held tree/results source/claim
+  pages tree/dag host/work cli/jobs shared/host core/push tree/signal source/rows tree/verbs
+  tree/priority lua/lock host/start host/limits"
 first=$(printf 'spec/%s_spec.lua\n' $first)
 files="$first $(find spec -name '*_spec.lua' | sort | grep -vxF "$first")"
 for file in $files; do : >"$todo/$(echo "$file" | tr / +)"; done
