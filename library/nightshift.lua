@@ -1282,6 +1282,9 @@ function Job:db() end
 ---@field progress number? running
 ---@field status string? running
 ---@field finished_at number?
+---@field started number? ended: when the run began that it ended with
+---@field host string? ended: the machine of that run
+---@field worker integer? ended: the number of its worker on that host
 ---@field reason string? dead, cancelled
 ---@field error string? its first 300 characters
 
@@ -1294,12 +1297,21 @@ function Job:db() end
 ---@field max_polls integer?
 ---@field max_crashes integer
 ---@field paused integer? by the pause of which job
+---@field last_run nightshift.Run? ended: the run that it ended with; nil: it ended while it did not run
 ---@field after integer[]? the jobs that it was pushed to wait for, without parent and children
 ---@field tags string[]? sorted; nil: it has none
 ---@field decay integer
 ---@field deadline number?
 ---@field timeout number seconds
 ---@field root integer?
+
+---@class nightshift.Run how an ended job has run; a field that is not known is nil
+---@field started number? when its handler began; in a program, when the job was claimed
+---@field ended number when its end was written
+---@field seconds number? between the two
+---@field host string? the machine
+---@field pid integer? of the host, or of the program
+---@field worker integer? the number of the worker on that host, as in its log
 
 ---@class nightshift.QueueStats
 ---@field name string

@@ -134,11 +134,25 @@ CASE WHEN c.id IS NOT NULL THEN 'running' WHEN j.unmet > 0 OR {awaits} THEN 'wai
 -- tells the present priority; the column of that name has the one of the push.
 255 - j.rank AS priority, j.run, j.attempts, j.polls, j.crashes, j.max_attempts, j.created, j.due, j.parent
 
+-- mark: ended_holder
+-- Behind the FROM of an ended job f, or of an attempt: its holder.
+LEFT JOIN nightshift_holder eh ON eh.id = f.holder
+  LEFT JOIN nightshift_past_holder ep ON ep.id = f.holder
+
+-- mark: ended_host
+-- Its machine.
+COALESCE(eh.host, ep.host)
+
+-- mark: ended_pid
+-- Its process.
+COALESCE(eh.pid, ep.pid)
+
 -- mark: ended_columns
 -- The columns of ended job f in queue q, in a listing.
 f.id, q.name AS queue, f.name, f.outcome AS state,
   f.priority, f.run, f.attempts, f.polls, f.crashes, f.max_attempts,
-  f.created, f.parent, f.finished_at, f.reason, LEFT(f.error, 300) AS error
+  f.created, f.parent, f.finished_at, f.reason, LEFT(f.error, 300) AS error,
+  f.started, {ended_host} AS host, CAST(f.worker AS SIGNED) AS worker
 
 -- mark: live_columns
 -- The columns of live job j in queue q, with its claim c, in a listing of all states. An

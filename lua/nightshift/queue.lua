@@ -51,11 +51,13 @@ function queue.backend(handle, max_children)
   function backend.entry(claimed, verdict)
     local jobs = backend.in_transaction
     if jobs and backend.takes_part() then jobs[#jobs + 1] = claimed end
+    local began, worker
+    if claimed._backend ~= backend and claimed._backend.run then began, worker = claimed._backend.run() end
     return {
       id = claimed.id, run = claimed.run, lease = claimed.lease, kind = verdict.kind,
       result = verdict.result, error = verdict.error, state = verdict.state,
       delay = microseconds(verdict.delay), go_on = verdict.go_on, signal = verdict.signal, log = log_text(claimed._log),
-      children = verdict.children,
+      began = began, worker = worker, children = verdict.children,
     }
   end
 

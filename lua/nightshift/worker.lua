@@ -131,6 +131,9 @@ local function make_backend(api, connection, max_children)
     return not at or api.stopping(at)
   end
 
+  --- When the running job has begun, and the number of this worker, for its verdict.
+  function backend.run() return api.run() end
+
   function backend.take_id(parent)
     if not place_of(parent) then return gone() end
     return api.take_id()

@@ -470,8 +470,8 @@ describe("the plan of", function()
     claim_read = { "[[100,1],[101,1]]" }, claim_read_again = { "[[100,1],[101,1]]" },
     settle_lock = { "[[100,1],[101,1]]" },
     settle_stands = { "[[100,1]]" }, push_scheduled = { "[100,101]" }, settle_gone = { "[100]" },
-    settle_done_list = { 1, "[[100,1,null]]" }, settle_done_ours = { "[100,101]" },
-    settle_finish = { 1, '[{"i":100,"o":"done"}]' }, settle_shown = { 1, '[[100,1,1,0.5,"x"]]' },
+    settle_done_list = { 1, "[[100,1,5,1,null]]" }, settle_done_ours = { "[100,101]" },
+    settle_finish = { '[{"i":100,"o":"done"}]' }, settle_shown = { 1, '[[100,1,1,0.5,"x",1]]' },
     settle_parked = { '[["fail",1,100]]' }, depend_met = { "[[1,100]]" },
   } do
     it(name .. " reads jobs one key at a time", function()
@@ -482,7 +482,8 @@ describe("the plan of", function()
   end
 
   for name, found in pairs {
-    claim_stretch = { "j", { 100, 109, 1 } }, settle_done = { "j", { 1, 100, 109, 1, 10 } },
+    claim_stretch = { "j", { 100, 109, 1 } },
+    settle_done = { "j", { 1, ("0"):rep(140), 100, ("0"):rep(50), 100, 100, 109, 1, 10 } },
     settle_done_gone = { "nightshift_job", { 100, 109, 1, 10 } },
   } do
     it(name .. " reads a range of jobs, and no more", function()

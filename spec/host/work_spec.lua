@@ -2,9 +2,11 @@
 -- handler to the session of job:db() are not there for the next job of its worker. Only
 -- db:transaction begins or ends a transaction.
 
+local core = require "nightshift.core"
 local db = require "spec.support.db"
 local host = require "spec.support.host"
 local nightshift = require "nightshift"
+local proc = require "spec.support.proc"
 
 local url, handle, q, database
 
@@ -789,5 +791,159 @@ describe("sessions:", function()
         assert(handle:execute(sql))
       end
     end)
+  end)
+end)
+
+-- The run that a job ended with: `last_run`, and what stands in listings, in the view and in `show`.
+describe("the last run", function()
+  local SCRIPT = [[
+    local function sleep(s) os.execute("sleep " .. s) end
+    return {
+      slow = function(job) sleep(0.2) return job.payload end,
+      fails = function() sleep(0.2) error "no" end,
+      crashes = function() os.execute("kill -9 " .. io.open "/proc/self/stat":read "a":match "^%d+") end,
+      acks = function(job)
+        sleep(0.2)
+        assert(job:db():transaction(function(tx) return tx:ack(job) end))
+      end,
+      many = { batch = 3, within = 60, run = function() sleep(0.2) end },
+      late = function() end,
+      sleeps = function() for _ = 1, 500 do sleep(0.05) end end,
+    }]]
+  local machine
+
+  local function now() return handle:execute "SELECT @@hostname AS name, UNIX_TIMESTAMP(SYSDATE(6)) + 0e0 AS t"[1] end
+
+  -- By the server's clock: began after `from`, ended before `to`.
+  local function assert_run(run, from, to)
+    assert.equal(machine, run.host)
+    assert.is_true(from <= run.started and run.started <= run.ended and run.ended <= to)
+    assert.is_true(math.abs(run.ended - run.started - run.seconds) < 1e-5)
+  end
+
+  before_each(function() machine = now().name end)
+
+  it("of a job of a host has start, end, host and worker", function()
+    local from, ids = now().t, {}
+    for _, name in ipairs { "slow", "fails", "crashes", "acks", "many", "many", "many" } do
+      ids[#ids + 1] = assert(q:push(name, nil, { max_attempts = 1, max_crashes = 1 }))
+    end
+    local expired = assert(q:push("late", nil, { deadline = 0 }))
+    local status, log = host.drain(url, SCRIPT, { "--drain-within", "500ms" })
+    assert.equal(0, status, log)
+    local to, pid = now().t, nil
+    for i, id in ipairs(ids) do
+      local job = assert(handle:job(id))
+      local run = job.last_run
+      assert.equal((i == 2 or i == 3) and "dead" or "done", job.state)
+      assert_run(run, from, to)
+      assert.is_true(i == 3 or run.seconds >= 0.2, id .. " took " .. run.seconds)
+      assert.is_true(run.worker == 1 or run.worker == 2)
+      pid = pid or run.pid
+      assert.equal(pid, run.pid)
+    end
+    assert.is_nil(assert(handle:job(expired)).last_run)
+    -- the host is gone, and its row
+    assert.equal(0, handle:execute("SELECT COUNT(*) AS n FROM nightshift_holder WHERE pid = ?", pid)[1].n)
+    local run = handle:job(ids[2]).last_run
+    for _, state in ipairs { "dead", false } do
+      for _, row in ipairs(assert(handle:jobs { state = state or nil, name = "fails" })) do
+        assert.same({ run.started, machine, run.worker }, { row.started, row.host, row.worker })
+      end
+    end
+    local row = handle:execute("SELECT started < finished_at AS first, host, pid, worker FROM nightshift_history "
+      .. "WHERE id = ?", ids[2])[1]
+    assert.same({ first = 1, host = machine, pid = pid, worker = run.worker }, row)
+    local _, text = proc.nightshift({ "show", tostring(ids[2]) }, url)
+    local place = (" on %s (pid %d), worker %d\n"):format(machine, pid, run.worker)
+    assert.matches("\nlast_run +20%d%d%-.-, ended after [%d.]+s on ", text)
+    assert.is_truthy(text:find(place, 1, true), text)
+    assert.is_truthy(text:match "\nrun 1 failed at [^\n]*\n":find(place, 1, true), text)
+    local info = nightshift.decode((select(2, proc.nightshift({ "show", tostring(ids[2]), "--json" }, url))))
+    assert.matches("^20%d%d%-", info.last_run.started)
+    assert.same({ run.worker, machine }, { info.failures[1].worker, info.failures[1].host })
+  end)
+
+  it("of a job that is cancelled while it runs is known as far as it has shown itself", function()
+    local from = now().t
+    local h = host.start(url, SCRIPT, { "--workers", "3" })
+    local ids = { assert(q:push("sleeps")), assert(q:push("sleeps")), assert(q:push("sleeps")) }
+    eventually(function() return handle:execute("SELECT COUNT(*) AS n FROM nightshift_running")[1].n == 3 end)
+    assert(handle:cancel(ids[1]))
+    assert(handle:cancel(ids[2], { tree = true }))
+    assert.same({ found = 1, changed = 1, refused = 0 }, handle:cancel { state = "running" })
+    for _, id in ipairs(ids) do
+      local run = handle:job(id).last_run
+      assert_run(run, from, now().t)
+      assert.is_true(run.seconds >= 1, run.seconds) -- it shows itself after a second, with its start
+      assert.is_nil(run.worker)
+    end
+    host.stop(h)
+    local never = assert(q:push("sleeps"))
+    assert(handle:cancel(never))
+    assert.is_nil(handle:job(never).last_run)
+  end)
+
+  it("of a job of a program begins with its claim; a lost one is an attempt with its start", function()
+    local from = now().t
+    local other = assert(nightshift.open(url))
+    assert(q:push_many { { "a" }, { "b" }, { "c" } })
+    local mine = assert(other:queue "q":claim_many(2))
+    handle:execute "DO SLEEP(0.1)"
+    assert(mine[1]:ack())
+    assert(other:transaction(function(tx) return tx:ack(mine[2]) end))
+    local third = assert(other:queue "q":claim { lease = 0.3 })
+    eventually(function()
+      assert(handle:rescue { wait = 0 })
+      return handle:job(third.id).state == "ready"
+    end)
+    other:close()
+    for i = 1, 2 do
+      local run = handle:job(mine[i].id).last_run
+      assert_run(run, from, now().t)
+      assert.is_true(run.seconds >= 0.1)
+      assert.is_nil(run.worker)
+    end
+    local again = assert(q:claim())
+    assert.equal(third.id, again.id)
+    assert(again:ack())
+    local _, text = proc.nightshift({ "show", tostring(third.id) }, url)
+    assert.matches("\nrun 1 lost at [^\n]* after [%d.]+s on ", text)
+  end)
+
+  for name, result in pairs { ["a stretch"] = false, ["a list"] = 1 } do
+    it("of many jobs, written as " .. name .. ", is each one's own", function()
+      local items = {}
+      for i = 1, 20 do items[i] = { "n" } end
+      local ids = assert(q:push_many(items))
+      local jobs, ends = assert(q:claim_many(20)), {}
+      local at = core.clock()
+      for i, job in ipairs(jobs) do
+        ends[i] = { id = job.id, run = job.run, lease = job.lease, kind = "ack", result = result or nil,
+          began = (at * 1000000 - i * 1000000) // 1 | 0, worker = i }
+      end
+      assert(handle._handle:settle_all(ends))
+      for i, id in ipairs(ids) do
+        local run = handle:job(id).last_run
+        assert.is_true(run.seconds >= i and run.seconds < i + 1, i .. ": " .. run.seconds)
+        assert.equal(i, run.worker)
+      end
+    end)
+  end
+
+  it("has a host for as long as the history goes back", function()
+    local function past() return handle:execute "SELECT COUNT(*) AS n FROM nightshift_past_holder"[1].n end
+    for _ = 1, 2 do
+      local other <close> = assert(nightshift.open(url))
+      assert(q:push "n")
+      assert(assert(other:queue "q":claim()):ack())
+    end
+    assert.equal(2, past())
+    assert(handle:execute "UPDATE nightshift_past_holder SET ended = ended - 2 * 86400000000")
+    assert(handle:execute "UPDATE nightshift_finished SET finished_at = finished_at - 3 * 86400000000 LIMIT 1")
+    assert(handle._handle:prune(-1, -1))
+    assert.equal(2, past())
+    assert(handle._handle:prune(86400000000, 86400000000))
+    assert.equal(0, past())
   end)
 end)

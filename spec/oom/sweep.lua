@@ -52,8 +52,8 @@ end
 
 local function wipe()
   for _, name in ipairs { "job", "ready", "scheduled", "edge", "child", "signal", "met", "lease", "holder", "running",
-    "finished", "attempt", "unique_key", "slot", "served", "pause", "paused_name", "owed", "tag", "retention",
-    "schedule" } do
+    "finished", "attempt", "unique_key", "slot", "served", "past_holder", "pause", "paused_name", "owed", "tag",
+    "retention", "schedule" } do
     assert(watch:execute("DELETE FROM nightshift_" .. name))
   end
 end

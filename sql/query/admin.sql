@@ -46,7 +46,8 @@ SELECT j.id, j.run, j.queue_id, q.name AS queue, j.name, j.payload, j.state,
   255 - j.rank AS priority, j.parent, j.root, j.created, j.due, j.deadline,
   j.timeout, j.nonce, j.ukey, j.unmet, r.progress, r.status,
   c.holder, {state} AS outcome, NULL AS reason, NULL AS error, NULL AS result,
-  NULL AS finished_at, {now} AS now, IF(j.waits = 'signal', j.awaits, NULL) AS awaits, j.phase,
+  NULL AS finished_at, NULL AS started, NULL AS worker, NULL AS host, NULL AS pid, {now} AS now,
+  IF(j.waits = 'signal', j.awaits, NULL) AS awaits, j.phase,
   j.decay, j.paused, (j.after_ids IS NOT NULL) + 2 * j.tagged AS follows
 FROM nightshift_job j
 JOIN nightshift_queue q ON q.id = j.queue_id
@@ -55,16 +56,18 @@ LEFT JOIN {lease}
 WHERE j.id = ?
 
 -- name: admin_info_finished
--- Params: job. Keys: PRIMARY of finished, and of tag, one row. No locks.
+-- Params: job. Keys: PRIMARY of finished, holder and past_holder, and of tag, one row. No locks.
 SELECT f.id, f.run, f.queue_id, q.name AS queue, f.name, f.payload, NULL AS state,
   f.attempts, f.polls, f.crashes, f.max_attempts, f.max_polls, f.max_crashes,
   f.priority, f.parent, f.root, f.created, f.created AS due, f.deadline,
   f.timeout, f.nonce, f.ukey, 0 AS unmet, NULL AS progress, NULL AS status,
-  f.holder, f.outcome, f.reason, f.error, f.result, f.finished_at, {now} AS now,
+  f.holder, f.outcome, f.reason, f.error, f.result, f.finished_at, f.started,
+  CAST(f.worker AS SIGNED) AS worker, {ended_host} AS host, {ended_pid} AS pid, {now} AS now,
   NULL AS awaits, 0 AS phase, f.decay, NULL AS paused,
   (f.after_ids IS NOT NULL) + 2 * {tagged} AS follows
 FROM nightshift_finished f
 JOIN nightshift_queue q ON q.id = f.queue_id
+{ended_holder}
 WHERE f.id = ?
 
 -- name: admin_key_held
@@ -336,6 +339,22 @@ FROM nightshift_finished FORCE INDEX (outcome)
 WHERE outcome = ? AND finished_at >= ? AND (finished_at > ? OR id > ?)
   AND finished_at <= GREATEST({now} - ?, ?)
 ORDER BY finished_at, id LIMIT ?
+
+-- name: prune_past_holders
+-- Params: µs. Key: ended, a range. Holders that were gone before that.
+DELETE FROM nightshift_past_holder WHERE ended < ? LIMIT 1000
+
+-- name: prune_past_until
+-- Before when past holders are of no job any more: a day before the oldest end in the history, or
+-- 90 days ago. (The claims of a dead holder end a little later than it.) No row: there are none of
+-- them. Keys: outcome of finished, the first row of each, and ended. No locks.
+SELECT u.until
+FROM (SELECT GREATEST({now} - 7776000000000, LEAST({now},
+    COALESCE((SELECT MIN(finished_at) FROM nightshift_finished WHERE outcome = 'done'), {now}),
+    COALESCE((SELECT MIN(finished_at) FROM nightshift_finished WHERE outcome = 'dead'), {now}),
+    COALESCE((SELECT MIN(finished_at) FROM nightshift_finished WHERE outcome = 'cancelled'),
+      {now})) - 86400000000) AS until) u
+WHERE (SELECT MIN(p.ended) FROM nightshift_past_holder p) < u.until
 
 -- name: prune_pauses
 -- Params: [id,…]. Key: PRIMARY of pause. A pause of a job that is forgotten holds no job.

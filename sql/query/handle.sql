@@ -51,6 +51,22 @@ WHERE id = ? AND dead IS NULL AND @@in_transaction = 1
 -- Params: holder. Key: PRIMARY.
 DELETE FROM nightshift_holder WHERE id = ?
 
+-- name: holder_leave_past
+-- Params: holder. Keys: PRIMARY of holder and of past_holder. Outside transactions: the
+-- holder's row becomes one of past holders.
+BEGIN NOT ATOMIC
+  DECLARE v_holder BIGINT DEFAULT ?;
+  DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN
+    ROLLBACK;
+    RESIGNAL;
+  END;
+  START TRANSACTION;
+  INSERT IGNORE INTO nightshift_past_holder (id, host, pid, started, ended)
+  SELECT id, host, pid, started, {now} FROM nightshift_holder WHERE id = v_holder;
+  DELETE FROM nightshift_holder WHERE id = v_holder;
+  COMMIT;
+END
+
 -- name: holder_lock
 -- Params: holder, seconds to wait. The named lock that says "this session
 -- lives".

@@ -258,11 +258,22 @@ SELECT l.id, l.holder FROM nightshift_lease l
 LEFT JOIN nightshift_holder h ON h.id = l.holder
 WHERE h.id IS NULL LIMIT 100
 
+-- name: rescue_past
+-- Params: [id,…]. Key: PRIMARY of each. The dead that are about to be deleted are past holders;
+-- again: they are already.
+INSERT IGNORE INTO nightshift_past_holder (id, host, pid, started, ended)
+SELECT STRAIGHT_JOIN h.id, h.host, h.pid, h.started, h.dead
+FROM JSON_TABLE(?, {ids}) v
+JOIN nightshift_holder h FORCE INDEX (PRIMARY) ON h.id = v.id AND h.dead IS NOT NULL
+
 -- name: rescue_tokens
--- Params: lease. Key: PRIMARY. The claims of the lease; no locks, the verdicts are fenced.
-SELECT c.id, c.run
+-- Params: lease. Key: PRIMARY of lease, holder and running. The claims of the lease, and µs since
+-- the start, if they have shown themselves or are a program's. No locks, the verdicts are fenced.
+SELECT c.id, c.run, {now} - COALESCE(r.started, IF(h.kind = 'handle', l.claimed, NULL)) AS ago
 FROM nightshift_lease l
 JOIN JSON_TABLE(l.jobs, {tokens}) c
+LEFT JOIN nightshift_holder h ON h.id = l.holder
+LEFT JOIN nightshift_running r ON r.job_id = c.id AND r.run = c.run
 WHERE l.id = ?
 
 -- name: slot_gone

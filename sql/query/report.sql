@@ -11,11 +11,13 @@
 
 -- name: report_attempts
 -- Failed, crashed and lost attempts of one job, oldest first.
--- Params: job id. Index: attempt PRIMARY (job_id, run). Locks: none.
-SELECT run, kind, ended, holder, error, log
-FROM nightshift_attempt
-WHERE job_id = ?
-ORDER BY run
+-- Params: job id. Index: attempt PRIMARY (job_id, run); holder and past_holder PRIMARY. Locks: none.
+SELECT f.run, f.kind, f.started, f.ended, f.holder, {ended_host} AS host, {ended_pid} AS pid,
+  CAST(f.worker AS SIGNED) AS worker, f.error, f.log
+FROM nightshift_attempt f
+{ended_holder}
+WHERE f.job_id = ?
+ORDER BY f.run
 
 -- name: report_counts_awaiting
 -- Jobs parked for a signal, among the last ones of scheduled. Params: how many are looked
@@ -168,7 +170,8 @@ WHERE kind = 'host' AND dead IS NULL AND boot_id LIKE CONCAT(?, ' %')
 -- name: report_jobs_all
 -- Live jobs and ended ones of every state, newest id first. Params: filter, limit; the same
 -- again for the finished ones; limit. Index: job and finished PRIMARY, backwards. Locks: none.
-(SELECT {live_columns}, NULL AS finished_at, NULL AS reason, NULL AS error
+(SELECT {live_columns}, NULL AS finished_at, NULL AS reason, NULL AS error, NULL AS started,
+        NULL AS host, NULL AS worker
  FROM (SELECT id, queue_id, name, unmet, due, rank, run, attempts, polls,
               crashes, max_attempts, created, parent, waits, awaits, paused
        FROM nightshift_job j
@@ -179,9 +182,11 @@ WHERE kind = 'host' AND dead IS NULL AND boot_id LIKE CONCAT(?, ' %')
 UNION ALL
 (SELECT f.id, q.name, f.name, f.outcome,
         f.priority, f.run, f.attempts, f.polls, f.crashes, f.max_attempts,
-        f.created, NULL, f.parent, NULL, NULL, NULL, f.finished_at, f.reason, LEFT(f.error, 300)
+        f.created, NULL, f.parent, NULL, NULL, NULL, f.finished_at, f.reason, LEFT(f.error, 300),
+        f.started, {ended_host}, CAST(f.worker AS SIGNED)
  FROM nightshift_finished f
  JOIN nightshift_queue q ON q.id = f.queue_id
+ {ended_holder}
  WHERE {filter_ended}
  ORDER BY f.id DESC LIMIT ?)
 ORDER BY id DESC LIMIT ?
@@ -207,6 +212,7 @@ SELECT {ended_columns}
 FROM nightshift_child p FORCE INDEX (PRIMARY)
 STRAIGHT_JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = p.id
 STRAIGHT_JOIN nightshift_queue q ON q.id = f.queue_id
+{ended_holder}
 WHERE p.parent = ? AND p.id < ? AND (? IS NULL OR f.outcome = ?) AND {filter_ended}
 ORDER BY f.id DESC LIMIT ?
 
@@ -256,6 +262,7 @@ FROM (SELECT id FROM nightshift_finished FORCE INDEX (outcome)
       ORDER BY finished_at DESC, id DESC LIMIT ?) v
 STRAIGHT_JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = v.id
 STRAIGHT_JOIN nightshift_queue q ON q.id = f.queue_id
+{ended_holder}
 WHERE {filter_ended}
 ORDER BY f.finished_at DESC, f.id DESC LIMIT ?
 
@@ -273,6 +280,7 @@ SELECT (SELECT id FROM nightshift_job WHERE id < ? ORDER BY id DESC LIMIT 1 OFFS
 SELECT {ended_columns}
 FROM nightshift_finished f FORCE INDEX (PRIMARY)
 STRAIGHT_JOIN nightshift_queue q ON q.id = f.queue_id
+{ended_holder}
 WHERE f.id < ? AND f.id >= ? AND (? IS NULL OR f.outcome = ?) AND {filter_ended}
 ORDER BY f.id DESC LIMIT ?
 
@@ -336,6 +344,7 @@ SELECT {ended_columns}
 FROM nightshift_tag p FORCE INDEX (tag)
 STRAIGHT_JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = p.job_id
 STRAIGHT_JOIN nightshift_queue q ON q.id = f.queue_id
+{ended_holder}
 WHERE p.tag = ? AND p.job_id < ? AND (? IS NULL OR f.outcome = ?) AND {filter_ended}
 ORDER BY p.job_id DESC LIMIT ?
 

@@ -4,9 +4,9 @@
 -- by name.
 
 -- name: settle_attempt
--- Params: job, run, kind, holder, error, log. Key: PRIMARY.
-INSERT INTO nightshift_attempt (job_id, run, kind, ended, holder, error, log)
-VALUES (?, ?, ?, {now}, ?, ?, ?)
+-- Params: job, run, kind, holder, µs since its start, worker, error, log. Key: PRIMARY.
+INSERT INTO nightshift_attempt (job_id, run, kind, ended, holder, started, worker, error, log)
+VALUES (?, ?, ?, {now}, ?, {now} - ?, ?, ?, ?)
 
 -- name: settle_back
 -- Array-bound. Params: queue, rank, ready_at, job, run, alone, kind. A job that was
@@ -28,16 +28,21 @@ SELECT 1 AS yes FROM nightshift_job WHERE id = ? AND run = ?
 SELECT 1 FROM nightshift_child WHERE parent = ? AND seq = ? AND id = ?
 
 -- name: settle_done
--- Params: holder, first, last, run, how many. Jobs with ids in a row, all of them
--- ours, that are done without a result. Keys: PRIMARY of job, a range; locks its
--- rows, skipping locked rows; PRIMARY and outcome of finished.
+-- Params: holder, starts, first, workers, first, last, run, how many. Jobs with ids in a
+-- row, all of them ours, that are done without a result. starts has 14 digits for each of them, in
+-- their order: µs since its start; workers 5: its worker; 0: not known. They come as bytes:
+-- in characters each cut would be looked for from the beginning. Keys: PRIMARY of job, a range; locks
+-- its rows, skipping locked rows; PRIMARY and outcome of finished.
 INSERT INTO nightshift_finished
   (id, queue_id, name, payload, priority, outcome, run, attempts, polls, crashes,
    lost, max_attempts, max_polls, max_crashes, backoff, timeout, deadline, created,
-   finished_at, parent, root, on_fail, nonce, holder, decay, since, max_phases, after_ids)
+   finished_at, parent, root, on_fail, nonce, holder, started, worker, decay, since,
+   max_phases, after_ids)
 SELECT j.id, j.queue_id, j.name, j.payload, j.priority, 'done', j.run, j.attempts,
   j.polls, j.crashes, j.lost, j.max_attempts, j.max_polls, j.max_crashes, j.backoff,
   j.timeout, j.deadline, j.created, {now}, j.parent, j.root, j.on_fail, j.nonce, ?,
+  {now} - NULLIF(CAST(SUBSTRING(?, 1 + 14 * (j.id - ?), 14) AS SIGNED), 0),
+  NULLIF(CAST(SUBSTRING(?, 1 + 5 * (j.id - ?), 5) AS UNSIGNED), 0),
   j.decay, j.since, j.max_phases, j.after_ids
 FROM nightshift_job j FORCE INDEX (PRIMARY)
 WHERE j.id BETWEEN ? AND ? AND j.run = ? ORDER BY j.id LIMIT ?
@@ -56,20 +61,21 @@ RETURNING id
 DELETE FROM nightshift_job WHERE id BETWEEN ? AND ? AND run = ? ORDER BY id LIMIT ?
 
 -- name: settle_done_list
--- Params: holder, [[id,run,"result"],…]. As settle_done, for jobs with ids that are not in a row,
--- or that have results, null for none. Keys: PRIMARY of job, one row at a
--- time in the order of the list; PRIMARY and outcome of finished.
+-- Params: holder, [[id,run,µs since its start,worker,"result"],…]; null: not known, none. As
+-- settle_done, for jobs with ids that are not in a row, or that have results. Keys: PRIMARY of job,
+-- one row at a time in the order of the list; PRIMARY and outcome of finished.
 INSERT INTO nightshift_finished
   (id, queue_id, name, payload, priority, outcome, run, result, attempts, polls,
    crashes, lost, max_attempts, max_polls, max_crashes, backoff, timeout, deadline,
-   created, finished_at, parent, root, on_fail, nonce, holder, decay, since, max_phases,
-   after_ids)
+   created, finished_at, parent, root, on_fail, nonce, holder, started, worker, decay, since,
+   max_phases, after_ids)
 SELECT STRAIGHT_JOIN j.id, j.queue_id, j.name, j.payload, j.priority, 'done', j.run,
   v.result, j.attempts, j.polls, j.crashes, j.lost, j.max_attempts, j.max_polls,
   j.max_crashes, j.backoff, j.timeout, j.deadline, j.created, {now}, j.parent, j.root,
-  j.on_fail, j.nonce, ?, j.decay, j.since, j.max_phases, j.after_ids
+  j.on_fail, j.nonce, ?, {now} - v.ago, v.worker, j.decay, j.since, j.max_phases, j.after_ids
 FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$[0]',
-  run INT UNSIGNED PATH '$[1]', result MEDIUMTEXT {bytes} PATH '$[2]')) v
+  run INT UNSIGNED PATH '$[1]', ago BIGINT PATH '$[2]', worker INT UNSIGNED PATH '$[3]',
+  result MEDIUMTEXT {bytes} PATH '$[4]')) v
 JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id AND j.run = v.run
 FOR UPDATE SKIP LOCKED
 
@@ -86,15 +92,19 @@ JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = j.id
 DELETE nightshift_expiry FROM nightshift_expiry WHERE lease = ?
 
 -- name: settle_finish
--- Params: holder, list of objects: i job, o outcome, r reason, x result, e error, a attempts, m
--- how many it has, p polls, c crashes (absent: as the job has them). Keys: PRIMARY of job, one
--- row at a time, locked by settle_lock; PRIMARY and outcome of finished. The payload never leaves
--- the server. A failed job keeps its state, and the ids that it waited for, for a retry.
+-- Params: list of objects: i job, o outcome, r reason, x result, e error, a attempts, m how many it
+-- has, p polls, c crashes (absent: as the job has them). Then the run that it ends with: h holder,
+-- s µs since its start, w worker; l a lease that tells the holder, -1: any. Keys: PRIMARY of job,
+-- one row at a time, locked by settle_lock; PRIMARY and outcome of finished. Where the start is not
+-- known PRIMARY of running; with l PRIMARY of lease, or all leases: they are few. No locks on
+-- these. The payload never leaves the server. A failed job keeps its state, and the ids that it
+-- waited for, for a retry.
 INSERT INTO nightshift_finished
   (id, queue_id, name, payload, priority, outcome, reason, run, result, error,
    attempts, polls, crashes, lost, max_attempts, max_polls, max_crashes,
    backoff, timeout, deadline, created, finished_at, parent, root, on_fail,
-   ukey, nonce, after_ids, phase, waits, state, holder, decay, since, max_phases)
+   ukey, nonce, after_ids, phase, waits, state, holder, started, worker, decay, since,
+   max_phases)
 SELECT STRAIGHT_JOIN j.id, j.queue_id, j.name, j.payload, j.priority, v.outcome,
   v.reason, j.run, v.result, v.error, COALESCE(v.attempts, j.attempts),
   COALESCE(v.polls, j.polls), COALESCE(v.crashes, j.crashes), j.lost,
@@ -103,14 +113,20 @@ SELECT STRAIGHT_JOIN j.id, j.queue_id, j.name, j.payload, j.priority, v.outcome,
   j.after_ids,
   IF(v.outcome = 'done' OR j.awaits IS NOT NULL, 0, j.phase),
   IF(v.outcome <> 'done' AND j.waits IN ('fail', 'continue'), j.waits, NULL),
-  IF(v.outcome = 'done' OR j.awaits IS NOT NULL, NULL, j.state), ?,
-  j.decay, j.since, j.max_phases
+  IF(v.outcome = 'done' OR j.awaits IS NOT NULL, NULL, j.state),
+  CASE WHEN v.lease > 0 THEN (SELECT l.holder FROM nightshift_lease l WHERE l.id = v.lease)
+    WHEN v.lease < 0 THEN (SELECT c.holder FROM (SELECT 1) one JOIN {lease} LIMIT 1)
+    ELSE v.holder END,
+  IF(v.ago IS NULL AND (v.lease IS NOT NULL OR v.holder IS NOT NULL),
+    (SELECT r.started FROM nightshift_running r WHERE r.job_id = j.id AND r.run = j.run),
+    {now} - v.ago), v.worker, j.decay, j.since, j.max_phases
 FROM JSON_TABLE(?, '$[*]' COLUMNS (
   id BIGINT PATH '$.i', outcome VARCHAR(10) {bytes} PATH '$.o',
   reason VARCHAR(255) {bytes} PATH '$.r', result MEDIUMTEXT {bytes} PATH '$.x',
   error MEDIUMTEXT {bytes} PATH '$.e', attempts INT UNSIGNED PATH '$.a',
   polls INT UNSIGNED PATH '$.p', crashes INT UNSIGNED PATH '$.c',
-  most INT UNSIGNED PATH '$.m')) v
+  most INT UNSIGNED PATH '$.m', holder BIGINT PATH '$.h', ago BIGINT PATH '$.s',
+  worker INT UNSIGNED PATH '$.w', lease BIGINT PATH '$.l')) v
 JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id
 
 -- name: settle_gone
@@ -216,13 +232,15 @@ INSERT INTO nightshift_scheduled (run_at, job_id, queue_id, rank, run, kind)
 VALUES (?, ?, ?, ?, ?, ?)
 
 -- name: settle_shown
--- Params: holder, [[id,run,worker,progress,text],…]. Key: PRIMARY of both; writes
+-- Params: holder, [[id,run,worker,progress,text,µs since its start],…]. Key: PRIMARY of both; writes
 -- only while (id, run) stands. Locks: rows of running.
 INSERT INTO nightshift_running
   (job_id, run, holder, worker, started, touched, progress, status)
-SELECT STRAIGHT_JOIN j.id, j.run, ?, v.worker, {now}, {now}, v.progress, v.status
+SELECT STRAIGHT_JOIN j.id, j.run, ?, v.worker, {now} - COALESCE(v.ago, 0), {now}, v.progress,
+  v.status
 FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]',
-  worker INT PATH '$[2]', progress DOUBLE PATH '$[3]', status VARCHAR(255) {bytes} PATH '$[4]')) v
+  worker INT PATH '$[2]', progress DOUBLE PATH '$[3]', status VARCHAR(255) {bytes} PATH '$[4]',
+  ago BIGINT PATH '$[5]')) v
 JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id AND j.run = v.run
 ON DUPLICATE KEY UPDATE touched = VALUES(touched),
   worker = COALESCE(VALUES(worker), nightshift_running.worker),

@@ -90,18 +90,19 @@ STRAIGHT_JOIN {table} t FORCE INDEX (PRIMARY) ON {id} = l.id
 DO RELEASE_LOCK(CONCAT('nightshift-source:', {here}, ':', ?))
 
 -- name: source_end
--- Template. Params: row, job, run, holder, result, queue, unique key, lease or NULL, number of
--- the cycle. A whole transaction in one round trip: ends a done job and writes its row. It does
--- the work of settle_lock, settle_finish, source_write, settle_unique, settle_gone,
--- settle_lease and holder_cycle. Keys: PRIMARY of each; does not wait for locks of the job or
--- of its row. It fails, and nothing is written, when the row is not the job's, or locked, and
--- when jobs wait for this one. Those are looked for when the job is locked. A failure is rolled
+-- Template. Params: row, job, run, holder, µs since its start or NULL, result, queue, unique key,
+-- lease or NULL, number of the cycle. A whole transaction in one round trip: ends a done job and
+-- writes its row. It does the work of settle_lock, settle_finish, source_write, settle_unique,
+-- settle_gone, settle_lease and holder_cycle. Keys: PRIMARY of each; does not wait for locks of the
+-- job or of its row. It fails, and nothing is written, when the row is not the job's, or locked,
+-- and when jobs wait for this one. Those are looked for when the job is locked. A failure is rolled
 -- back here or, after a KILL, by the sender. No EXISTS: see source_known.
 BEGIN NOT ATOMIC
   DECLARE v_row BIGINT DEFAULT ?;
   DECLARE v_job BIGINT DEFAULT ?;
   DECLARE v_run INT UNSIGNED DEFAULT ?;
   DECLARE v_holder BIGINT DEFAULT ?;
+  DECLARE v_ago BIGINT DEFAULT ?;
   DECLARE v_result MEDIUMTEXT {bytes} DEFAULT ?;
   DECLARE v_queue INT DEFAULT ?;
   DECLARE v_key VARCHAR(190) {bytes} DEFAULT ?;
@@ -116,11 +117,12 @@ BEGIN NOT ATOMIC
   INSERT INTO nightshift_finished
     (id, queue_id, name, payload, priority, outcome, run, result, attempts, polls, crashes, lost,
      max_attempts, max_polls, max_crashes, backoff, timeout, deadline, created, finished_at,
-     parent, root, on_fail, ukey, nonce, after_ids, phase, holder, decay, since, max_phases)
+     parent, root, on_fail, ukey, nonce, after_ids, phase, holder, started, decay, since,
+     max_phases)
   SELECT j.id, j.queue_id, j.name, j.payload, j.priority, 'done', j.run, v_result, j.attempts,
     j.polls, j.crashes, j.lost, j.max_attempts, j.max_polls, j.max_crashes, j.backoff, j.timeout,
     j.deadline, j.created, {now}, j.parent, j.root, j.on_fail, j.ukey, j.nonce, j.after_ids, 0,
-    v_holder, j.decay, j.since, j.max_phases
+    v_holder, {now} - v_ago, j.decay, j.since, j.max_phases
   FROM nightshift_job j FORCE INDEX (PRIMARY) WHERE j.id = v_job AND j.run = v_run
   FOR UPDATE SKIP LOCKED;
   SET v_n = ROW_COUNT();

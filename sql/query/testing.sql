@@ -131,9 +131,9 @@ BEGIN NOT ATOMIC
   UPDATE nightshift_lease SET claimed = claimed - v_by;
   UPDATE nightshift_expiry SET expires = expires - v_by;
   UPDATE nightshift_running SET started = started - v_by, touched = touched - v_by;
-  UPDATE nightshift_finished SET created = created - v_by, finished_at = finished_at - v_by,
-    deadline = deadline - v_by;
-  UPDATE nightshift_attempt SET ended = ended - v_by;
+  UPDATE nightshift_finished SET created = created - v_by, started = started - v_by,
+    finished_at = finished_at - v_by, deadline = deadline - v_by;
+  UPDATE nightshift_attempt SET started = started - v_by, ended = ended - v_by;
   UPDATE nightshift_signal SET sent = sent - v_by;
   UPDATE nightshift_pause SET since = since - v_by;
   UPDATE nightshift_paused_name SET since = since - v_by;

@@ -252,6 +252,18 @@ CREATE TABLE nightshift_holder (
   old_scripts INT UNSIGNED NULL
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin
 
+-- name: create_past_holder
+-- Holders that are gone, for people: who ran the jobs of the history. Written when the holder's row
+-- is deleted; it goes when the history has nothing so old any more.
+CREATE TABLE nightshift_past_holder (
+  id BIGINT NOT NULL PRIMARY KEY,
+  host VARCHAR(255) NOT NULL,
+  pid INT NOT NULL,
+  started BIGINT NOT NULL,
+  ended BIGINT NOT NULL,
+  KEY ended (ended)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin
+
 -- name: create_served
 -- The handlers and scripts of a live host, for people who ask why a job does not run. Written
 -- when it starts and when it reloads its scripts, deleted with the holder's row. workers: how
@@ -327,7 +339,9 @@ CREATE TABLE nightshift_signal (
 -- History: every ended job with all columns needed to run it again. The key on (outcome,
 -- finished_at) serves pruning and the newest-first listings. The queue is in it, so that rows of
 -- others are passed by without being read. after_ids: as in job. phase to
--- state: the columns of a parked job that is to wait again.
+-- state: the columns of a parked job that is to wait again. holder to worker: of the run that it
+-- ended with, NULL: not known, or it ended while it did not run. started: when its handler began;
+-- in a program, when it was claimed. worker: of a host, its number there.
 CREATE TABLE nightshift_finished (
   id BIGINT NOT NULL PRIMARY KEY,
   queue_id INT NOT NULL,
@@ -357,6 +371,8 @@ CREATE TABLE nightshift_finished (
   ukey VARCHAR(190) NULL,
   nonce BIGINT NOT NULL,
   holder BIGINT NULL,
+  started BIGINT NULL,
+  worker SMALLINT UNSIGNED NULL,
   since BIGINT NOT NULL DEFAULT 0,
   decay TINYINT UNSIGNED NOT NULL DEFAULT 8,
   after_ids MEDIUMTEXT NULL,
@@ -384,13 +400,15 @@ CREATE TABLE nightshift_retention (
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin
 
 -- name: create_attempt
--- A failed, crashed or lost attempt. A poll leaves no row.
+-- A failed, crashed or lost attempt. A poll leaves no row. started, worker: as in finished.
 CREATE TABLE nightshift_attempt (
   job_id BIGINT NOT NULL,
   run INT UNSIGNED NOT NULL,
   kind ENUM('failed','crashed','lost') NOT NULL,
   ended BIGINT NOT NULL,
   holder BIGINT NULL,
+  started BIGINT NULL,
+  worker SMALLINT UNSIGNED NULL,
   error MEDIUMTEXT NULL,
   log MEDIUMTEXT NULL,
   PRIMARY KEY (job_id, run)

@@ -25,16 +25,20 @@ JOIN nightshift_queue q ON q.id = j.queue_id
 LEFT JOIN {claims}
 
 -- name: history
--- Ended jobs; state is done, dead or cancelled, and dead ones have a reason.
+-- Ended jobs; state is done, dead or cancelled, and dead ones have a reason. started, host, pid and
+-- worker are of the run that it ended with.
 CREATE OR REPLACE SQL SECURITY INVOKER VIEW nightshift_history AS
 SELECT f.id, q.name AS queue, f.name, f.outcome AS state, f.reason, f.priority,
   f.run, f.attempts, f.polls, f.crashes,
   TIMESTAMP'1970-01-01 00:00:00' + INTERVAL f.created MICROSECOND AS created,
   TIMESTAMP'1970-01-01 00:00:00' + INTERVAL f.finished_at MICROSECOND AS finished_at,
   f.parent, f.root, f.holder, f.error, f.payload, f.result,
-  f.state AS kept
+  f.state AS kept,
+  TIMESTAMP'1970-01-01 00:00:00' + INTERVAL f.started MICROSECOND AS started,
+  {ended_host} AS host, {ended_pid} AS pid, f.worker
 FROM nightshift_finished f
 JOIN nightshift_queue q ON q.id = f.queue_id
+{ended_holder}
 
 -- name: seconds
 -- The seconds of a duration in JSON: a number, or a text like "90", "90s", "1h30m", "0.5ms".

@@ -271,6 +271,9 @@ typedef struct ns_verdict {
   ns_status status;  /* out: NS_OK, NS_ESTALE, NS_EBUSY: it belongs into a later cycle */
   bool trouble;      /* out: it is BUSY for the server's own trouble with it */
   bool dead;         /* out: the job ended dead */
+  int64_t began;     /* when the handler has, monotonic µs; 0: not known, of a program when it has
+                     ** claimed the job; -1: none has */
+  int64_t worker;    /* the number of the worker in its host; 0: none */
   int64_t ended;     /* not the core's: when the handler has, monotonic µs; 0: none had begun */
 } ns_verdict;
 
@@ -306,6 +309,10 @@ typedef struct ns_info {
   int64_t max_crashes, decay;
   double progress;     /* -1: none */
   ns_bytes status_text;
+  int64_t started;     /* µs: of an ended job, the start of the run that it ended with; 0: not known */
+  int64_t worker;      /* ... and the number of its worker in that host; 0: none */
+  int64_t pid;         /* of the host, or of the program; 0: not known */
+  ns_bytes host;       /* the machine; absent: not known */
   ns_buf bytes;
 } ns_info;
 
@@ -360,7 +367,8 @@ ns_status ns_begin(ns_db *db, ns_err *err);
 ns_status ns_commit(ns_db *db, ns_err *err);
 void ns_rollback(ns_db *db);
 
-typedef enum ns_type { NS_NULL, NS_INT, NS_UINT, NS_REAL, NS_TEXT } ns_type;
+/* BYTES: a parameter that is no text to the server. */
+typedef enum ns_type { NS_NULL, NS_INT, NS_UINT, NS_REAL, NS_TEXT, NS_BYTES } ns_type;
 
 /* A parameter or a column value. TEXT carries text, blobs, decimals, dates; UINT is only
 ** used for values above INT64_MAX. */

@@ -196,6 +196,7 @@ typedef struct ns_sign {
   int64_t worker_pid; /* 0: none */
   double progress;    /* 0..1, or -1: as before */
   ns_bytes text;      /* absent: as before; cut to 255 bytes */
+  int64_t began;      /* as of ns_verdict */
   bool lost;          /* set: the claim does not hold any more */
 } ns_sign;
 

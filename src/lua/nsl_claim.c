@@ -193,6 +193,8 @@ static const nsl_field verdict_fields[] = {
     {"go_on", NSL_INT, offsetof(ending, v.go_on)},
     {"signal", NSL_BYTES, offsetof(ending, v.signal)},
     {"most", NSL_INT, offsetof(ending, v.most)},
+    {"began", NSL_INT, offsetof(ending, v.began)},
+    {"worker", NSL_INT, offsetof(ending, v.worker)},
     {"log", NSL_BYTES, offsetof(ending, v.log)},
     {"children", NSL_TABLE, 0},
     {NULL, NSL_ANY, 0}};
@@ -293,7 +295,8 @@ Ends a claim.
 @tparam table verdict id, run, lease, kind (`ack`, `fail`, `again`, `discard`,
 `release`, `wait`, `crash`, `missing`), result, error, state, delay (µs; nil: the
 job's backoff), go_on (`wait`: 1: run again whatever became of the children; `again`: 1: once more
-past the deadline), log, children (entries as of push, with ids)
+past the deadline), log, began and worker (of a host's job, as in ns_verdict), children
+(entries as of push, with ids)
 @treturn[1] boolean true
 @treturn[1] boolean whether the job is dead now
 @treturn[2] nil

@@ -7,6 +7,20 @@
 
 /* ------------------------------------------------------------------ one job */
 
+/* The run that an ended job ended with. */
+static void pushrun(lua_State *L, const ns_info *info) {
+  lua_createtable(L, 0, 6);
+  nsl_setseconds(L, "ended", info->finished_at);
+  if (info->started > 0) {
+    nsl_setseconds(L, "started", info->started);
+    nsl_setseconds(L, "seconds", info->finished_at - info->started);
+  }
+  nsl_setbytes(L, "host", info->host);
+  nsl_setpositive(L, "pid", info->pid);
+  nsl_setpositive(L, "worker", info->worker);
+  lua_setfield(L, -2, "last_run");
+}
+
 static void pushinfo(lua_State *L, const ns_info *info) {
   nsl_pushjob(L, &info->job);
   nsl_setbytes(L, "where", info->where);
@@ -27,6 +41,8 @@ static void pushinfo(lua_State *L, const ns_info *info) {
     lua_setfield(L, -2, "progress");
   }
   nsl_setbytes(L, "status", info->status_text);
+  if (info->finished_at > 0 && info->holder != 0)
+    pushrun(L, info);
 }
 
 static void free_info(void *p) {
@@ -38,7 +54,7 @@ Everything about one job, live or finished.
 @function db:info
 @tparam integer id
 @treturn[1] table the fields of a claimed job, and where, reason, error, result,
-unique, finished_at, unmet, holder, max_crashes, progress, status
+unique, finished_at, unmet, holder, max_crashes, progress, status, last_run
 @treturn[2] nil
 @treturn[2] string message
 @treturn[2] string code `NOT_FOUND`, `GONE`

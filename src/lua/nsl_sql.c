@@ -135,6 +135,7 @@ static void pushvalue(lua_State *L, const rows *r, const ns_value *v) {
     lua_pushnumber(L, v->d);
     break;
   case NS_TEXT:
+  case NS_BYTES:
     s = nsl_kept(&r->bytes, v->s);
     lua_pushlstring(L, s.p, s.n);
     break;

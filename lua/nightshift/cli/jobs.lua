@@ -309,8 +309,8 @@ end
 local JSONS = { payload = true, result = true, kept = true }
 local LINES = { "id", "key", "queue", "name", "state", "reason", "priority", "decay", "run", "attempts", "max_attempts",
   "polls", "max_polls", "crashes", "max_crashes", "unique", "created", "due", "deadline", "timeout", "backoff",
-  "finished_at", "parent", "root", "after", "tags", "phase", "unmet", "awaits", "paused", "holder", "progress",
-  "status", "payload", "kept", "result", "error" }
+  "finished_at", "last_run", "parent", "root", "after", "tags", "phase", "unmet", "awaits", "paused", "holder",
+  "progress", "status", "payload", "kept", "result", "error" }
 
 local SOME = 20 -- ids of a list that are printed
 
@@ -319,17 +319,29 @@ local function some_ids(ids)
   return table.concat(ids, " ", 1, math.min(#ids, SOME)) .. more
 end
 
+--- " after 2s on web1 (pid 12), worker 3": as much of a run as is known.
+local function run_place(run, took)
+  return (took and " after " .. output.span(took) or "")
+    .. (run.host and (" on %s (pid %d)"):format(output.safe(run.host), run.pid) or "")
+    .. (run.worker and (", worker %d"):format(run.worker) or "")
+end
+
 local function shown(key, value)
   if units.INSTANTS[key] then return output.time(value) end
   if units.SPANS[key] then return output.span(value) end
   if JSONS[key] then return output.safe(assert(core.encode(value, math.maxinteger))) end
+  if key == "last_run" then
+    local began = value.started and output.time(value.started) .. ", " or ""
+    return began .. "ended" .. run_place(value, value.seconds)
+  end
   if key == "after" then return some_ids(value) end
   if key == "tags" then return output.safe(table.concat(value, ", ")) end
   return (output.safe(value):gsub("\n", "\n" .. (" "):rep(14)))
 end
 
 local function show_attempt(attempt)
-  output.line(("\nrun %d %s at %s"):format(attempt.run, attempt.kind, output.time(attempt.ended)))
+  output.line(("\nrun %d %s at %s%s"):format(attempt.run, attempt.kind, output.time(attempt.ended),
+    run_place(attempt, attempt.started and attempt.ended - attempt.started)))
   if attempt.error then output.line("  " .. (output.safe(attempt.error):gsub("\n", "\n  "))) end
   if attempt.log then
     local log = output.safe(attempt.log):gsub("\n$", "") -- each of its lines ends with one

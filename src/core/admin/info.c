@@ -55,6 +55,10 @@ enum {
   I_ERROR,
   I_RESULT,
   I_FINISHED_AT,
+  I_STARTED,
+  I_WORKER,
+  I_HOST,
+  I_PID,
   I_NOW,
   I_AWAITS,
   I_PHASE,
@@ -76,7 +80,7 @@ static bool keep_texts(ns_info *info, const ns_value *r) {
                                  [I_AWAITS] = &info->job.awaits,   [I_UKEY] = &info->unique,
                                  [I_STATUS] = &info->status_text,  [I_OUTCOME] = &info->where,
                                  [I_REASON] = &info->reason,       [I_ERROR] = &info->error,
-                                 [I_RESULT] = &info->result};
+                                 [I_RESULT] = &info->result,       [I_HOST] = &info->host};
   size_t total = 0;
   char *at;
   for (size_t i = 0; i < I_COUNT; i++)
@@ -121,6 +125,9 @@ static void keep_numbers(ns_info *info, const ns_value *r) {
   info->paused = ns_int_or(&r[I_PAUSED], 0);
   info->holder = ns_int_or(&r[I_HOLDER], 0);
   info->finished_at = ns_int_or(&r[I_FINISHED_AT], 0);
+  info->started = ns_int_or(&r[I_STARTED], 0);
+  info->worker = ns_int_or(&r[I_WORKER], 0);
+  info->pid = ns_int_or(&r[I_PID], 0);
   info->progress = r[I_PROGRESS].type == NS_REAL ? r[I_PROGRESS].d : -1.0;
 }
 

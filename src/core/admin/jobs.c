@@ -128,6 +128,7 @@ static ns_status cancel_run(ns_db *db, ns_tx *tx, ns_err *err) {
                 .attempts = -1,
                 .polls = -1,
                 .crashes = -1,
+                .lease = -1,
                 .said = w->reason};
   ns_status st = ns_admin_lock_live(db, w->id, &w->now, err);
   if (st != NS_OK)
@@ -145,9 +146,10 @@ static ns_status cancel_run(ns_db *db, ns_tx *tx, ns_err *err) {
                  err);
   w->noticed = st == NS_OK && ns_db_affected(db, NS_SQL_ADMIN_NOTICE) > 0;
   if (st == NS_OK)
-    st = ns_db_bulk_changing(db, NS_SQL_SETTLE_HIDDEN, (ns_column[]){{NS_INT, &w->id, NULL, NULL}},
-                             1, 0, err);
-  return st == NS_OK ? ns_finish(db, &end, 1, err) : st;
+    st = ns_finish(db, &end, 1, err);
+  return st == NS_OK ? ns_db_bulk_changing(db, NS_SQL_SETTLE_HIDDEN,
+                                           (ns_column[]){{NS_INT, &w->id, NULL, NULL}}, 1, 0, err)
+                     : st;
 }
 
 /* Best effort: a host that is not woken reads its notices within 10 s. */

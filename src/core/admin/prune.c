@@ -539,5 +539,7 @@ ns_status ns_prune(ns_db *db, int64_t keep_done, int64_t keep_dead, size_t max_b
     st = ns_finish_pending_repair(db, err);
   if (st == NS_OK && !ns_in_transaction(db))
     st = ns_finish_pending_look(db, err);
+  if (st == NS_OK)
+    st = ns_holder_past_prune(db, err);
   return st == NS_OK ? ns_holder_slots_prune(db, err) : st;
 }

@@ -148,6 +148,7 @@ typedef struct ns_lease {
   ns_claimed *jobs; /* sorted by (id, run); old runs may be among them */
   size_t n, open;   /* how many, how many unsettled */
   int64_t span;     /* µs it lasts untouched; 0: as long as its holder */
+  int64_t taken;    /* when, monotonic µs */
   bool alone;       /* its one job was lost with holders before */
 } ns_lease;
 
@@ -177,6 +178,13 @@ ns_claimed *ns_claim_leases_find_any(ns_leases *l, int64_t id, int64_t run, ns_l
 ** caller deletes the row and calls ns_claim_leases_drop. */
 bool ns_claim_leases_settle(ns_leases *l, int64_t lease, int64_t id, int64_t run);
 void ns_claim_leases_drop(ns_leases *l, int64_t lease);
+
+/* µs since a run has begun, at least 1: since 'began', monotonic µs, or else, in a program, since
+** its claim. 0: not known, or (below 0) it has not begun. */
+int64_t ns_claim_run_age(ns_db *db, int64_t lease, int64_t began);
+
+/* A lease that a handler has brought into a transaction of its own; 0: its holder is known. */
+int64_t ns_claim_lease_of_other(ns_db *db, int64_t lease);
 
 /* Deletes the row of a batch of ours. */
 ns_status ns_claim_lease_delete(ns_db *db, const ns_lease *b, ns_err *err);

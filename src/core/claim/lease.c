@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "buf.h"
+#include "clock.h"
 #include "db/db.h"
 #include "err.h"
 #include "source/source.h"
@@ -56,7 +57,7 @@ bool ns_claim_leases_add(ns_leases *l, int64_t id, const ns_claimed *jobs, size_
   }
   memcpy(copy, jobs, n * sizeof *copy);
   qsort(copy, n, sizeof *copy, by_token);
-  l->items[l->n++] = (ns_lease){.id = id, .jobs = copy, .n = n, .open = n};
+  l->items[l->n++] = (ns_lease){.id = id, .jobs = copy, .n = n, .open = n, .taken = ns_mono_us()};
   return true;
 }
 
@@ -113,6 +114,24 @@ void ns_claim_leases_drop(ns_leases *l, int64_t lease) {
   free(b->jobs);
   l->n--;
   memmove(b, b + 1, (l->n - (size_t)(b - l->items)) * sizeof *b);
+}
+
+#define RUN_AGE_MAX INT64_C(99999999999999) /* 14 digits, see settle_done */
+
+int64_t ns_claim_run_age(ns_db *db, int64_t lease, int64_t began) {
+  const ns_lease *b =
+      began == 0 && !db->is_host ? ns_claim_leases_batch(&db->claim.leases, lease) : NULL;
+  int64_t since = b != NULL ? b->taken : began;
+  int64_t age = ns_mono_us() - since;
+  if (since <= 0)
+    return 0;
+  return age < 1 ? 1 : age < RUN_AGE_MAX ? age : RUN_AGE_MAX;
+}
+
+int64_t ns_claim_lease_of_other(ns_db *db, int64_t lease) {
+  bool ours = db->is_host || db->settle.blamed != 0 ||
+              ns_claim_leases_batch(&db->claim.leases, lease) != NULL;
+  return ours ? 0 : lease;
 }
 
 size_t ns_claim_stretch(const ns_token *tokens, size_t n) {

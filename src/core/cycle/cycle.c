@@ -302,6 +302,7 @@ static bool drop_expired(ns_db *db, ns_jobs *out, size_t first) {
                        .run = j.run,
                        .lease = j.lease,
                        .kind = late ? NS_EXPIRE : NS_MISSING,
+                       .began = -1,
                        .error = ns_str(late ? "its deadline had passed before it was started"
                                             : "it was claimed where its name is not wanted")};
     else

@@ -114,8 +114,14 @@ void ns_db_note_now(ns_db *db, int64_t now);
 
 #define ns_vint(x) ((ns_value){.type = NS_INT, .i = (x)})
 #define ns_vtext(x) ((ns_value){.type = NS_TEXT, .s = (x)})
+#define ns_vbytes(x) ((ns_value){.type = NS_BYTES, .s = (x)})
 #define ns_vnull ((ns_value){.type = NS_NULL})
 #define ns_vopt(x) ((x).p != NULL ? ns_vtext(x) : ns_vnull)
+
+/* NULL of 0 and below. */
+static inline ns_value ns_vpositive(int64_t i) {
+  return i > 0 ? ns_vint(i) : ns_vnull;
+}
 
 /* An integer column; 'fallback' for its NULL. */
 static inline int64_t ns_int_or(const ns_value *v, int64_t fallback) {

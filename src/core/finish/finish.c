@@ -57,6 +57,18 @@ static void add_reason(ns_buf *list, const ns_end *e) {
   add_text(list, "e", said.n < e->said.n ? e->said : e->error);
 }
 
+/* The run that it ends with. */
+static void add_run(ns_buf *list, const ns_end *e) {
+  if (e->holder > 0)
+    add_count(list, "h", e->holder);
+  if (e->ago > 0)
+    add_count(list, "s", e->ago);
+  if (e->worker > 0)
+    add_count(list, "w", e->worker);
+  if (e->lease != 0)
+    ns_buf_addf(list, ",\"l\":%lld", (long long)e->lease);
+}
+
 static void add_end(ns_buf *list, const ns_end *e) {
   ns_buf_addf(list, "%c{\"i\":%lld", list->n > 0 ? ',' : '[', (long long)e->id);
   add_text(list, "o", ns_str(e->outcome));
@@ -67,20 +79,20 @@ static void add_end(ns_buf *list, const ns_end *e) {
     add_count(list, "m", e->max_attempts);
   add_count(list, "p", e->polls);
   add_count(list, "c", e->crashes);
+  add_run(list, e);
   ns_buf_addc(list, '}');
 }
 
 static ns_status write_history(ns_db *db, const ns_end *ends, size_t n,
                                ns_err *err) {
   ns_buf list = NS_BUF_INIT;
-  ns_value who = ns_db_claimant(db) != 0 ? ns_vint(ns_db_claimant(db)) : ns_vnull;
   size_t k = 0;
   for (size_t i = 0; i < n; i++)
     if (!ends[i].forgotten) {
       add_end(&list, &ends[i]);
       k++;
     }
-  return k > 0 ? ns_db_list_change(db, NS_SQL_SETTLE_FINISH, &who, &list, k, err) : NS_OK;
+  return k > 0 ? ns_db_list_change(db, NS_SQL_SETTLE_FINISH, NULL, &list, k, err) : NS_OK;
 }
 
 /* Is the key the job's own, and only locked by another transaction? */

@@ -24,6 +24,9 @@ typedef struct ns_end {
   bool failed;          /* ... by another failure, which its row does not know of */
   bool forgotten;       /* it leaves no history, */
   bool tagged;          /* and may leave tags */
+  int64_t holder;       /* of the run that it ends with; 0: it did not run */
+  int64_t ago, worker;  /* ... µs since its start, 0: not known; as of ns_verdict */
+  int64_t lease;        /* ... in place of the holder: the lease, -1: to be looked for; 0: none */
   ns_bytes said;        /* a person's reason, in place of 'reason'; absent: none. A text that is too
                         ** long for that is the error as well */
 } ns_end;

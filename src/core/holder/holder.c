@@ -271,8 +271,20 @@ static void leave_table(ns_db *db) {
   ns_value param = ns_vint(db->holder);
   if (db->is_host)
     ns_db_run(db, NS_SQL_HOLDER_SERVED, &param, &err); /* for people only */
-  if (ns_db_run(db, NS_SQL_HOLDER_LEAVE, &param, &err) == NS_OK)
+  if (ns_db_run(db, NS_SQL_HOLDER_LEAVE_PAST, &param, &err) == NS_OK)
     ns_db_run(db, NS_SQL_RESCUE_NOTICES, &param, &err);
+}
+
+ns_status ns_holder_past_prune(ns_db *db, ns_err *err) {
+  const ns_value *row = NULL;
+  ns_value until;
+  ns_status st = ns_db_run(db, NS_SQL_PRUNE_PAST_UNTIL, NULL, err);
+  if (st == NS_OK)
+    st = ns_db_row(db, NS_SQL_PRUNE_PAST_UNTIL, &row, err);
+  if (st != NS_OK || row == NULL)
+    return st;
+  until = row[0];
+  return ns_db_run(db, NS_SQL_PRUNE_PAST_HOLDERS, &until, err);
 }
 
 /* ------------------------------------------------------------------- hooks */
@@ -321,8 +333,8 @@ static ns_bytes cut_text(ns_bytes text) {
   return text;
 }
 
-/* [id,run,worker,progress,text] */
-static void add_sign(ns_buf *list, const ns_sign *s) {
+/* [id,run,worker,progress,text,µs since its start] */
+static void add_sign(ns_buf *list, const ns_sign *s, int64_t age) {
   ns_buf_addf(list, "%c[%lld,%lld,", list->n > 0 ? ',' : '[', (long long)s->id, (long long)s->run);
   if (s->worker_pid > 0)
     ns_buf_addf(list, "%lld,", (long long)s->worker_pid);
@@ -337,14 +349,22 @@ static void add_sign(ns_buf *list, const ns_sign *s) {
     ns_buf_add_json(list, cut_text(s->text));
   else
     ns_buf_adds(list, "null");
-  ns_buf_addc(list, ']');
+  ns_buf_addf(list, ",%lld]", (long long)age);
+}
+
+/* Of a program, since its claim. */
+static int64_t sign_age(ns_db *db, const ns_sign *s) {
+  ns_lease *batch = NULL;
+  if (s->began == 0)
+    ns_claim_leases_find_any(&db->claim.leases, s->id, s->run, &batch);
+  return ns_claim_run_age(db, batch != NULL ? batch->id : 0, s->began);
 }
 
 static ns_status show_signs(ns_db *db, const ns_sign *signs, size_t n, ns_err *err) {
   ns_buf list = NS_BUF_INIT;
   ns_value holder = ns_vint(db->holder);
   for (size_t i = 0; i < n; i++)
-    add_sign(&list, &signs[i]);
+    add_sign(&list, &signs[i], sign_age(db, &signs[i]));
   return ns_db_list_run(db, NS_SQL_SETTLE_SHOWN, &holder, &list, err);
 }
 

@@ -25,6 +25,9 @@ typedef struct ns_doubtful {
   size_t n;
 } ns_doubtful;
 
+/* Deletes past holders that no job of the history is of any more. Errors: GONE, BUSY. */
+ns_status ns_holder_past_prune(ns_db *db, ns_err *err);
+
 /* Finds out whether a cycle in doubt was committed. The holder may be this handle's, from
 ** before it was declared dead. */
 ns_status ns_holder_committed(ns_db *db, const ns_doubtful *c, bool *yes, ns_err *err);

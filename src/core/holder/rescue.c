@@ -78,6 +78,12 @@ typedef struct work {
   char error[64]; /* of the attempts, and of poison */
 } work;
 
+/* The instant so many µs ago, as of a verdict; 0 of 0. A machine may run for less long than that. */
+static int64_t began_before(int64_t ago) {
+  int64_t at = ns_mono_us() - ago;
+  return ago == 0 ? 0 : at > 0 ? at : 1;
+}
+
 static ns_status read_tokens(ns_db *db, work *w, ns_err *err) {
   const ns_value *row;
   ns_value param = ns_vint(w->lease);
@@ -89,6 +95,7 @@ static ns_status read_tokens(ns_db *db, work *w, ns_err *err) {
       return ns_no_memory(err);
     w->verdicts[w->n++] = (ns_verdict){.id = row[0].i, .run = row[1].i,
                                        .kind = NS_LOST,
+                                       .began = began_before(ns_int_or(&row[2], 0)),
                                        .error = ns_str(w->error)};
   }
   return st;
@@ -400,6 +407,8 @@ static ns_status look_at_leases(ns_db *db, look *k, ns_err *err) {
 static ns_status delete_dead(ns_db *db, look *k, ns_err *err) {
   ns_value list = ns_db_list_end(&k->past);
   ns_status st = k->past.oom ? ns_no_memory(err) : ns_db_run(db, NS_SQL_RESCUE_ENDED, &list, err);
+  if (st == NS_OK)
+    st = ns_db_run(db, NS_SQL_RESCUE_PAST, &list, err);
   if (st == NS_OK)
     st = ns_db_run(db, NS_SQL_RESCUE_DELETE, &list, err);
   return st == NS_EBUSY ? NS_OK : note_trouble(k, st, err);

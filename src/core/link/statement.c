@@ -207,7 +207,8 @@ static void bind_value(MYSQL_BIND *b, const ns_value *v) {
     b->buffer = (void *)(uintptr_t)&v->d;
     break;
   case NS_TEXT:
-    b->buffer_type = MYSQL_TYPE_STRING;
+  case NS_BYTES:
+    b->buffer_type = v->type == NS_TEXT ? MYSQL_TYPE_STRING : MYSQL_TYPE_BLOB;
     b->buffer = (void *)(uintptr_t)v->s.p;
     b->buffer_length = (unsigned long)v->s.n;
     break;
@@ -282,7 +283,7 @@ ns_status ns_stmt_send_execution(ns_link *l, ns_stmt *s, const ns_value *params,
   if (s->brief)
     return send_brief(l, s, params, err);
   for (size_t i = 0; i < s->nparams; i++)
-    texts += params[i].type == NS_TEXT ? params[i].s.n : 0;
+    texts += params[i].type == NS_TEXT || params[i].type == NS_BYTES ? params[i].s.n : 0;
   if (!fits_packet(l, texts, s->nparams))
     return ns_stmt_too_big(l, err);
   mysql_stmt_free_result(s->st);

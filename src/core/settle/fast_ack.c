@@ -93,14 +93,46 @@ static bool is_stretch(ns_outcome *const *outcomes, size_t n) {
   return true;
 }
 
+/* So many digits of a number that has no more. */
+static void add_digits(ns_buf *text, int64_t n, size_t digits) {
+  char *at = ns_buf_room(text, digits);
+  if (at == NULL)
+    return;
+  for (size_t i = digits; i-- > 0; n /= 10)
+    at[i] = (char)('0' + n % 10);
+  text->n += digits;
+}
+
+/* The start and the worker of each job of a stretch, as settle_done takes them. */
+typedef struct runs {
+  ns_buf starts, workers;
+} runs;
+
+static runs list_runs(ns_db *db, ns_outcome *const *outcomes, size_t n) {
+  runs r = {NS_BUF_INIT, NS_BUF_INIT};
+  for (size_t i = 0; i < n; i++) {
+    const ns_verdict *v = outcomes[i]->v;
+    add_digits(&r.starts, ns_claim_run_age(db, v->lease, v->began), 14);
+    add_digits(&r.workers, v->worker, 5);
+  }
+  return r;
+}
+
 static ns_status write_stretch(ns_db *db, ns_outcome *const *outcomes, size_t n, ns_err *err) {
+  runs r = list_runs(db, outcomes, n);
+  ns_value first = ns_vint(outcomes[0]->v->id);
   ns_status st;
   ns_assert(is_stretch(outcomes, n));
-  st = ns_db_run(db, NS_SQL_SETTLE_DONE,
-                 (ns_value[]){claimant_value(db), ns_vint(outcomes[0]->v->id),
-                              ns_vint(outcomes[n - 1]->v->id), ns_vint(outcomes[0]->v->run),
-                              ns_vint((int64_t)n)},
-                 err);
+  st = r.starts.oom || r.workers.oom
+           ? ns_no_memory(err)
+           : ns_db_run(db, NS_SQL_SETTLE_DONE,
+                       (ns_value[]){claimant_value(db), ns_vbytes(ns_buf_bytes(&r.starts)), first,
+                                    ns_vbytes(ns_buf_bytes(&r.workers)), first, first,
+                                    ns_vint(outcomes[n - 1]->v->id), ns_vint(outcomes[0]->v->run),
+                                    ns_vint((int64_t)n)},
+                       err);
+  ns_buf_free(&r.starts);
+  ns_buf_free(&r.workers);
   return st == NS_OK ? note_written(db, NS_SQL_SETTLE_DONE, outcomes, n, err) : st;
 }
 
@@ -143,6 +175,14 @@ static ns_status forget_stretch(ns_db *db, ns_outcome *const *outcomes, size_t n
 
 /* ------------------------------------------------------------------ lists */
 
+/* "17," or, of 0, "null,". */
+static void add_or_null(ns_buf *list, int64_t n) {
+  if (n > 0)
+    ns_buf_addf(list, "%lld,", (long long)n);
+  else
+    ns_buf_adds(list, "null,");
+}
+
 /* Of none there is no statement. */
 static ns_status write_list(ns_db *db, ns_outcome *const *outcomes, size_t n, ns_err *err) {
   ns_buf list = NS_BUF_INIT;
@@ -154,6 +194,8 @@ static ns_status write_list(ns_db *db, ns_outcome *const *outcomes, size_t n, ns
     const ns_verdict *v = outcomes[i]->v;
     ns_buf_addf(&list, "%c[%lld,%lld,", i > 0 ? ',' : '[', (long long)v->id,
                 (long long)v->run);
+    add_or_null(&list, ns_claim_run_age(db, v->lease, v->began));
+    add_or_null(&list, v->worker);
     if (v->result.p != NULL)
       ns_buf_add_json(&list, v->result);
     else
@@ -330,6 +372,7 @@ ns_status ns_settle_one(ns_db *db, ns_verdict *v, int64_t cycle, bool *cut, ns_e
                             .queue_id = c->queue_id,
                             .lease = b->open == 1 ? v->lease : 0,
                             .cycle = cycle,
+                            .ago = ns_claim_run_age(db, v->lease, v->began),
                             .result = v->result};
   v->status = NS_OK;
   v->dead = false;

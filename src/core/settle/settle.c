@@ -183,6 +183,7 @@ static ns_status hold_rows(ns_db *db, ns_outcome *outcomes, size_t n, ns_err *er
 static ns_status write_attempt(ns_db *db, const ns_outcome *f, ns_err *err) {
   ns_buf error = NS_BUF_INIT;
   ns_buf log = NS_BUF_INIT;
+  int64_t age = ns_claim_run_age(db, f->v->lease, f->v->began);
   ns_status st;
   ns_buf_add_utf8(&error, f->v->error);
   ns_buf_add_utf8(&log, f->v->log);
@@ -191,7 +192,8 @@ static ns_status write_attempt(ns_db *db, const ns_outcome *f, ns_err *err) {
            : ns_db_run(
                  db, NS_SQL_SETTLE_ATTEMPT,
                  (ns_value[]){ns_vint(f->v->id), ns_vint(f->v->run), ns_vtext(ns_str(f->attempt)),
-                              ns_vint(ns_db_claimant(db)),
+                              ns_vint(ns_db_claimant(db)), ns_vpositive(age),
+                              ns_vpositive(f->v->worker),
                               f->v->error.p != NULL ? ns_vtext(ns_buf_bytes(&error)) : ns_vnull,
                               f->v->log.p != NULL ? ns_vtext(ns_buf_bytes(&log)) : ns_vnull},
                  err);
@@ -244,6 +246,10 @@ static ns_status write_ends(ns_db *db, const ns_outcome *outcomes, size_t n, ns_
                          .unique = key_of(f),
                          .key_row = done || f->key_row == NS_KEY_LOST ? f->key_row : NS_KEY_FREED,
                          .failed = f->attempt != NULL,
+                         .holder = f->v->began >= 0 ? ns_db_claimant(db) : 0,
+                         .lease = ns_claim_lease_of_other(db, f->v->lease),
+                         .ago = ns_claim_run_age(db, f->v->lease, f->v->began),
+                         .worker = f->v->worker,
                          .forgotten = done && db->settle.forgets && f->root == 0,
                          .tagged = f->tagged};
   }

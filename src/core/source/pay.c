@@ -249,7 +249,7 @@ ns_status ns_source_end(ns_db *db, const ns_source_last *e, bool *cut, ns_err *e
     st = ns_db_run_whole_text(
         db, find_table(db, e->row.source)->texts.ends,
         (ns_value[]){ns_vint(e->row.row), ns_vint(e->job), ns_vint(e->run), ns_vint(db->holder),
-                     ns_vopt(e->result), ns_vint(e->queue_id), ns_vtext(ns_buf_bytes(&key)),
+                     ns_vint(e->ago), ns_vopt(e->result), ns_vint(e->queue_id), ns_vtext(ns_buf_bytes(&key)),
                      e->lease != 0 ? ns_vint(e->lease) : ns_vnull, ns_vint(e->cycle)},
         &s, cut, err);
   ns_buf_free(&key);

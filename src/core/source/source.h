@@ -114,6 +114,7 @@ typedef struct ns_source_last {
   int64_t job, run, queue_id;
   int64_t lease;   /* of which it is the last open claim; 0: there are more */
   int64_t cycle;   /* the number for the holder's row */
+  int64_t ago;     /* µs since the claim */
   ns_bytes result; /* may be absent */
 } ns_source_last;
 

@@ -345,6 +345,7 @@ static ns_status end_nodes(ns_db *db, ns_tree *t, ns_err *err) {
                        .said = t->many != NULL || t->nodes[i].id == t->id ? t->text
                                                                           : ns_buf_bytes(&why),
                        .attempts = -1, .polls = -1, .crashes = -1,
+                       .holder = t->nodes[i].holder,
                        .unique = {t->nodes[i].key, t->nodes[i].keylen}};
   st = ends != NULL && !why.oom ? ns_finish(db, ends, t->nnodes, err)
                                 : ns_no_memory(err);
@@ -367,9 +368,9 @@ static ns_status step_cancel(ns_db *db, ns_tx *tx, ns_err *err) {
   ns_status st = ns_tree_lock(db, t, true, err);
   if (st != NS_OK || t->nnodes == 0)
     return st;
-  if ((st = notify_holder(db, t, err)) != NS_OK || (st = hide_running(db, t, err)) != NS_OK ||
-      (st = hide_node(db, t, err)) != NS_OK || (st = forget_pauses(db, t, err)) != NS_OK ||
-      (st = end_nodes(db, t, err)) != NS_OK)
+  if ((st = notify_holder(db, t, err)) != NS_OK || (st = hide_node(db, t, err)) != NS_OK ||
+      (st = forget_pauses(db, t, err)) != NS_OK || (st = end_nodes(db, t, err)) != NS_OK ||
+      (st = hide_running(db, t, err)) != NS_OK)
     return st;
   t->live += (int64_t)t->nnodes;
   t->changed += (int64_t)t->nnodes;

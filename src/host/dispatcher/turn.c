@@ -57,7 +57,8 @@ size_t nsh_turn_signs(const nsh_turn *t, ns_sign *signs) {
                              .run = p->run,
                              .worker_pid = p->pid,
                              .progress = p->progress,
-                             .text = {p->text, p->n}};
+                             .text = {p->text, p->n},
+                             .began = p->began};
   }
   return n;
 }

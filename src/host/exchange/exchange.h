@@ -87,6 +87,7 @@ typedef struct nsh_touch {
   double progress; /* -1: none */
   char *text;      /* malloc'd; NULL: none */
   size_t n;        /* its bytes */
+  int64_t began;   /* as of ns_verdict */
 } nsh_touch;
 
 /* Where a touch waits in the exchange, as long as 'turn' is the exchange's. */

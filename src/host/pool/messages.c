@@ -108,6 +108,8 @@ void nsh_messages_end(nsh_process *w, const ns_verdict *v, int64_t micros) {
   end.run = task->run;
   end.lease = task->lease;
   end.heard = task->heard;
+  end.began = v->kind == NS_RELEASE ? -1 : ns_mono_us() - micros;
+  end.worker = (int64_t)w->index + 1;
   end.error = nsh_batch_keep(batch, v->error);
   if (w->log.n > 0 &&
       (v->kind == NS_FAIL || v->kind == NS_CRASH || v->kind == NS_LOST || v->kind == NS_DISCARD))
@@ -189,6 +191,7 @@ static void touch_member(nsh_process *w, size_t at, double progress, ns_bytes te
     return;
   p.id = m->id;
   p.run = m->run;
+  nsh_process_running(w, &p.began);
   if (text.p != NULL) {
     p.text = nsh_alloc(text.n + 1);
     memcpy(p.text, text.p, text.n);
@@ -215,6 +218,7 @@ void nsh_messages_touch(nsh_process *w, int64_t now) {
                  .progress = w->progress,
                  .text = w->text,
                  .n = w->textlen};
+  nsh_process_running(w, &p.began);
   if (task->members != NULL) {
     touch_batch(w, now);
     return;

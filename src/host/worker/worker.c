@@ -176,6 +176,13 @@ static int api_limit(lua_State *L) {
   return 0;
 }
 
+/* run(): when the running job has begun, as in ns_verdict, and the number of this worker. */
+static int api_run(lua_State *L) {
+  lua_pushinteger(L, w.call.started);
+  lua_pushinteger(L, (lua_Integer)w.channel.index + 1);
+  return 2;
+}
+
 /* complain(event, text): a function of nightshift.on has failed. */
 static int api_complain(lua_State *L) {
   ns_bytes event, text;
@@ -208,6 +215,7 @@ void nsh_worker_pushapi(lua_State *L) {
                                  {"take_id", api_take_id},
                                  {"quota", api_quota},
                                  {"limit", api_limit},
+                                 {"run", api_run},
                                  {"complain", api_complain},
                                  {"exit", api_exit},
                                  {NULL, NULL}};
