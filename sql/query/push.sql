@@ -277,20 +277,21 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, {now}, ?, COALESCE({now} + ?, ?),
 -- delay, rank, unique key, its period, whether to ring, kind. Then the ones of push_job, without
 -- id, queue, rank, delay, parent, root, unmet, unique key, paused and ids. A failure is rolled
 -- back here or, after a KILL, by the session that sent it; only the ring can fail after the
--- commit.
+-- commit. Variables take their values where they are declared, as an assignment is one more step.
 BEGIN NOT ATOMIC
   DECLARE v_queue INT DEFAULT ?;
-  DECLARE v_id, v_delay, v_period BIGINT;
-  DECLARE v_rank TINYINT UNSIGNED;
-  DECLARE v_key VARCHAR(190) {bytes};
-  DECLARE v_ring BOOLEAN;
-  DECLARE v_kind INT UNSIGNED;
+  DECLARE v_id BIGINT DEFAULT ?;
+  DECLARE v_delay BIGINT DEFAULT ?;
+  DECLARE v_rank TINYINT UNSIGNED DEFAULT ?;
+  DECLARE v_key VARCHAR(190) {bytes} DEFAULT ?;
+  DECLARE v_period BIGINT DEFAULT ?;
+  DECLARE v_ring BOOLEAN DEFAULT ?;
+  DECLARE v_kind INT UNSIGNED DEFAULT ?;
   DECLARE v_now BIGINT DEFAULT {now};
   DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN
     ROLLBACK;
     RESIGNAL;
   END;
-  SET v_id = ?, v_delay = ?, v_rank = ?, v_key = ?, v_period = ?, v_ring = ?, v_kind = ?;
   START TRANSACTION;
   IF v_key IS NOT NULL THEN
     INSERT INTO nightshift_unique_key (queue_id, ukey, job_id, held)
