@@ -312,8 +312,9 @@ static ns_status check_range(const char *what, int64_t value, int64_t min,
   return NS_OK;
 }
 
+#define FAR (INT64_C(3155760000) * NS_SECOND) /* a century */
+
 static ns_status check_numbers(const ns_push *p, ns_err *err) {
-  const int64_t far = INT64_C(3155760000) * NS_SECOND; /* a century */
   ns_status st;
   if ((st = check_range("priority", p->priority, 0, 255, err)) != NS_OK ||
       (st = check_range("decay", p->decay, 0, 255, err)) != NS_OK ||
@@ -321,14 +322,34 @@ static ns_status check_numbers(const ns_push *p, ns_err *err) {
       (st = check_range("max_crashes", p->max_crashes, 1, 1000000, err)) != NS_OK ||
       (st = check_range("max_polls", p->max_polls, -1, 1000000000, err)) != NS_OK ||
       (st = check_range("max_phases", p->max_phases, -1, 1000000, err)) != NS_OK ||
-      (st = check_range("delay (µs)", p->delay, 0, far, err)) != NS_OK ||
-      (st = check_range("period (µs)", p->period, 0, far, err)) != NS_OK ||
-      (st = check_range("on_conflict", p->on_conflict, NS_REFUSE, NS_REPLACE, err)) != NS_OK ||
-      (st = check_range("backoff (µs)", p->backoff, 0, far, err)) != NS_OK ||
-      (st = check_range("at (µs)", p->at, 0, INT64_MAX / 2, err)) != NS_OK ||
-      (st = check_range("timeout (µs)", p->timeout, 1, far, err)) != NS_OK)
+      (st = check_range("delay (µs)", p->delay, 0, FAR, err)) != NS_OK ||
+      (st = check_range("backoff (µs)", p->backoff, 0, FAR, err)) != NS_OK ||
+      (st = check_range("timeout (µs)", p->timeout, 1, FAR, err)) != NS_OK)
     return st;
-  return check_range("deadline (µs)", p->deadline, -1, far, err);
+  return check_range("deadline (µs)", p->deadline, -1, FAR, err);
+}
+
+/* A key with its period and its conflicts; or none of the three. */
+static ns_status check_unique(const ns_push *p, ns_err *err) {
+  ns_status st;
+  if (p->unique.p == NULL)
+    return p->on_conflict == NS_REFUSE && p->period == 0
+               ? NS_OK
+               : ns_fail(err, NS_EINVALID,
+                         "there is no unique key, but what is to be done with one");
+  if ((st = check_key(p->unique, err)) != NS_OK ||
+      (st = check_range("period (µs)", p->period, 0, FAR, err)) != NS_OK ||
+      (st = check_range("on_conflict", p->on_conflict, NS_REFUSE, NS_REPLACE, err)) != NS_OK)
+    return st;
+  if (p->on_conflict == NS_REPLACE && (p->parent != 0 || p->after.p != NULL))
+    return ns_fail(err, NS_EINVALID, "a job that replaces another has no 'parent' and no 'after'");
+  return NS_OK;
+}
+
+static ns_status check_at(const ns_push *p, ns_err *err) {
+  if (p->delay != 0)
+    return ns_fail(err, NS_EINVALID, "'at' and 'delay' exclude each other");
+  return check_range("at (µs)", p->at, 0, INT64_MAX / 2, err);
 }
 
 ns_status ns_push_check(const ns_push *p, int64_t max_payload, ns_err *err) {
@@ -336,16 +357,12 @@ ns_status ns_push_check(const ns_push *p, int64_t max_payload, ns_err *err) {
   ns_status st = ns_db_name_check(p->name, "job name", NS_MAX_NAME, err);
   if (st == NS_OK && p->queue.p != NULL)
     st = ns_db_name_check(p->queue, "queue name", NS_MAX_QUEUE, err);
-  if (st == NS_OK && p->unique.p != NULL)
-    st = check_key(p->unique, err);
+  if (st == NS_OK)
+    st = check_unique(p, err);
   if (st == NS_OK && p->tags.p != NULL)
     st = ns_push_tags_check(p->tags, err);
-  if (st == NS_OK && p->at != 0 && p->delay != 0)
-    st = ns_fail(err, NS_EINVALID, "'at' and 'delay' exclude each other");
-  if (st == NS_OK && (p->on_conflict != NS_REFUSE || p->period != 0) && p->unique.p == NULL)
-    st = ns_fail(err, NS_EINVALID, "there is no unique key, but what is to be done with one");
-  if (st == NS_OK && p->on_conflict == NS_REPLACE && (p->parent != 0 || p->after.p != NULL))
-    st = ns_fail(err, NS_EINVALID, "a job that replaces another has no 'parent' and no 'after'");
+  if (st == NS_OK && p->at != 0)
+    st = check_at(p, err);
   if (st == NS_OK && p->payload.p == NULL)
     st = ns_fail(err, NS_EINVALID, "the payload is absent; push null instead");
   if (st == NS_OK && p->payload.n > (uint64_t)max)

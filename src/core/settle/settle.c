@@ -240,7 +240,8 @@ static ns_status write_ends(ns_db *db, const ns_outcome *outcomes, size_t n, ns_
                          .error = done || f->rowless  ? NS_NONE
                                   : f->why[0] != '\0' ? ns_str(f->why)
                                                       : f->v->error,
-                         .attempts = f->attempts, .max_attempts = f->max_attempts,
+                         .attempts = f->attempts,
+                         .max_attempts = done ? 0 : f->max_attempts, /* only a failure sets it */
                          .polls = f->polls,
                          .crashes = f->crashes,
                          .unique = key_of(f),
