@@ -274,15 +274,17 @@ SELECT id, paused FROM nightshift_queue WHERE name = ?
 -- name: queue_list
 -- Key: PRIMARY, all rows in its order: there are few queues. Before them, with the id 0, stand
 -- the names of jobs that are paused: they are fewer. (The first part decides how long a name
--- may be.)
+-- may be.) The empty name pauses every queue.
 SELECT 0 AS id, name, TRUE AS paused FROM nightshift_paused_name
 UNION ALL
-SELECT id, name, paused OR {all_paused} FROM nightshift_queue FORCE INDEX (PRIMARY)
+SELECT id, name, paused FROM nightshift_queue FORCE INDEX (PRIMARY)
 
 -- name: queue_paused
--- Params: id. Key: PRIMARY; all paused names, they are few. Integers: is it paused, and the mark
--- of the names of jobs that are (see ns_paused).
-SELECT paused OR {all_paused} AS paused, {paused_mark} AS mark FROM nightshift_queue WHERE id = ?
+-- Params: id. Key: PRIMARY; all paused names, they are few, and mostly none. Integers, a row for
+-- each of the names: is the queue paused, and the kind of the name. One row with NULL: no name is.
+-- Every claim of a program asks this: a join costs two thirds of subqueries with sums.
+SELECT q.paused, CRC32(p.name) AS kind
+FROM nightshift_queue q LEFT JOIN nightshift_paused_name p ON TRUE WHERE q.id = ?
 
 -- name: queue_paused_names
 -- Key: PRIMARY, all rows. The names of jobs that are paused.

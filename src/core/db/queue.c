@@ -213,17 +213,28 @@ static ns_status read_paused(ns_db *db, ns_err *err) {
   return keep_paused(db, &names, st, err);
 }
 
+/* The empty name is the first, and stands for every queue. */
+static bool is_all_paused(const ns_db *db) {
+  return db->paused.names.n > 0 && db->paused.names.p[0] == '\0';
+}
+
 ns_status ns_db_queue_paused(ns_db *db, int64_t id, bool *paused, ns_err *err) {
   const ns_value *row = NULL;
   ns_value param = ns_vint(id);
+  int64_t mark = 0;
+  bool known = false;
   ns_status st = ns_db_run(db, NS_SQL_QUEUE_PAUSED, &param, err);
   *paused = false;
-  if (st == NS_OK)
-    st = ns_db_row(db, NS_SQL_QUEUE_PAUSED, &row, err);
-  if (st != NS_OK || row == NULL)
-    return st;
-  *paused = row[0].i != 0;
-  return row[1].i == db->paused.mark ? NS_OK : read_paused(db, err);
+  while (st == NS_OK && (st = ns_db_row(db, NS_SQL_QUEUE_PAUSED, &row, err)) == NS_OK &&
+         row != NULL) {
+    known = true;
+    *paused = row[0].i != 0;
+    mark += row[1].type != NS_NULL ? row[1].i + 1 : 0;
+  }
+  if (st == NS_OK && known && mark != db->paused.mark)
+    st = read_paused(db, err);
+  *paused = *paused || (known && is_all_paused(db));
+  return st;
 }
 
 static bool append_row(ns_queue_row **rows, size_t *cap, size_t *n, const ns_value *row) {
@@ -258,6 +269,8 @@ static ns_status read_list(ns_db *db, ns_queue_row **rows, size_t *n, ns_err *er
     *rows = NULL;
     *n = 0;
   }
+  for (size_t i = 0; i < *n && is_all_paused(db); i++)
+    (*rows)[i].paused = true;
   return st;
 }
 
