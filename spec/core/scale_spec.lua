@@ -12,7 +12,7 @@ local proc = require "spec.support.proc"
 describe("concurrent claimers", function()
   -- With NIGHTSHIFT_LONG 200 of them and 20,000 jobs.
   local LONG = os.getenv "NIGHTSHIFT_LONG"
-  local CLAIMERS, JOBS = LONG and 200 or 40, LONG and 20000 or 1200
+  local CLAIMERS, JOBS = LONG and 200 or 25, LONG and 20000 or 1000
 
   -- Starts n programs, lets them go together, waits; returns id -> how often.
   local function run(program, url, n)
@@ -238,7 +238,7 @@ describe("a crowd:", function()
 
   it("each job goes to one of a crowd, and no claim fails", function()
     local LONG = os.getenv "NIGHTSHIFT_LONG"
-    local CLAIMERS, BATCH, JOBS = LONG and 200 or 100, 100, LONG and 24000 or 12000
+    local CLAIMERS, BATCH, JOBS = LONG and 200 or 60, 100, LONG and 24000 or 6000
     push(JOBS)
     local folder = fixture.dir()
     assert(os.execute("mkfifo " .. folder .. "/gate"))
@@ -416,7 +416,7 @@ describe("floors:", function()
         assert(tx:queue "q":push("low", nil, { priority = 5 }))
         pushed(1, { priority = 5 })
         claims(1, 30)
-        high = pushed(3000, { priority = 200 })
+        high = pushed(1000, { priority = 200 })
         return true
       end))
       for _ = 1, #high // 20 do
