@@ -224,6 +224,42 @@ describe("among thousands:", function()
       assert.same({}, (handle:jobs { name = "none", state = "done" }))
     end)
 
+    -- All jobs with the tag were read, however many there are: a second for 100,000.
+    it("looks at 20,000 jobs of a tag, and says how to go on", function()
+      local handle <close> = assert(nightshift.open(many))
+      assert(handle:execute("INSERT INTO nightshift_tag VALUES (?, 'many')", first))
+      assert(handle:execute("UPDATE nightshift_job SET tagged = 1 WHERE id = ?", first))
+      assert(handle:execute "INSERT INTO nightshift_tag SELECT id, 'many' FROM nightshift_finished")
+      local list, more = handle:jobs { tag = "many", name = "rare" }
+      assert.same({ 0, { looked = 20000, after = 1000000001 } }, { #list, more })
+      list, more = handle:jobs { tag = "many", name = "rare", after = more.after }
+      assert.same({ first, nil }, { list[1].id, more })
+      list, more = handle:jobs { tag = "many", limit = 7 }
+      assert.same({ 7, { after = 1000019994 } }, { #list, more })
+    end)
+
+    -- With a queue it looked at 20,000 jobs of all queues, and found none of a quiet one.
+    it("finds the ended jobs of a queue behind 100,000 of others, each once", function()
+      local handle <close> = assert(nightshift.open(many))
+      local quiet = assert(handle._handle:queue_id("quiet", true))
+      assert(handle:execute([[INSERT INTO nightshift_finished (id, queue_id, name, payload, priority, outcome, reason,
+        run, attempts, polls, crashes, lost, max_attempts, max_crashes, backoff, timeout,
+        created, finished_at, on_fail, nonce)
+      SELECT 2000000000 + seq, IF(seq <= 30 OR seq = 59990, ?, 1), 'ended', '1', 100, 'dead', 'failed', 1, 0, 0, 0, 0,
+        10, 5, 1, 1, 1, 1 + seq DIV 60000, 'cancel', 1 FROM seq_1_to_100020]], quiet))
+      local filter, seen = { queue = "quiet", state = "dead", limit = 20 }, {}
+      local more
+      repeat
+        local list
+        list, more = handle:jobs(filter)
+        for _, row in ipairs(list) do seen[#seen + 1] = row.id - 2000000000 end
+        filter.after = more and more.after
+      until not more
+      local expected = { 59990 }
+      for i = 30, 1, -1 do expected[#expected + 1] = i end
+      assert.same(expected, seen)
+    end)
+
     it("says so on the command line", function()
       local exit, out, err = proc.nightshift({ "jobs", "--name", "rare", "--state", "ready" }, many)
       assert.same({ 0, "no such jobs\n" }, { exit, out })

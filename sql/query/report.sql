@@ -248,17 +248,18 @@ SELECT finished_at FROM nightshift_finished WHERE id = ? AND outcome = ?
 -- The last of so many jobs of an outcome, newest first. Params: outcome, µs that the oldest ended
 -- at, µs twice and id to begin behind, how many less one. Index: outcome, a range, backwards, index
 -- only. Locks: none.
-SELECT id FROM nightshift_finished FORCE INDEX (outcome)
+SELECT id, finished_at FROM nightshift_finished FORCE INDEX (outcome)
 WHERE outcome = ? AND finished_at >= ? AND finished_at <= ? AND (finished_at < ? OR id < ?)
 ORDER BY finished_at DESC, id DESC LIMIT 1 OFFSET ?
 
 -- name: report_jobs_finished
--- Finished jobs of one outcome, newest first. Params: as report_jobs_ended_from, but how many are
--- looked at; filter, limit. Index: outcome (outcome, finished_at), a range, backwards; finished
--- PRIMARY. Locks: none.
+-- Finished jobs of one outcome, newest first. Params: as report_jobs_ended_from up to the id; queue
+-- or NULL twice, how many of that are looked at; filter, limit. Index: outcome, a range, backwards,
+-- index only, so that rows of other queues are passed by in it; finished PRIMARY. Locks: none.
 SELECT {ended_columns}
 FROM (SELECT id FROM nightshift_finished FORCE INDEX (outcome)
       WHERE outcome = ? AND finished_at >= ? AND finished_at <= ? AND (finished_at < ? OR id < ?)
+        AND (? IS NULL OR queue_id = ?)
       ORDER BY finished_at DESC, id DESC LIMIT ?) v
 STRAIGHT_JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = v.id
 STRAIGHT_JOIN nightshift_queue q ON q.id = f.queue_id
@@ -338,26 +339,35 @@ WHERE s.run_at > {now} AND {filter_live}
 ORDER BY s.run_at, s.job_id LIMIT ?
 
 -- name: report_jobs_tagged_ended
--- Ended jobs with a tag, newest id first. Params: tag, an id: all below; outcome or NULL
--- twice, filter, limit. Index: tag, a range, backwards; finished PRIMARY. Locks: none.
+-- Ended jobs with a tag, newest id first. Params: tag, an id: all below; an id: that one and all
+-- above; outcome or NULL twice, filter, limit. Index: tag, a range, backwards; finished PRIMARY.
+-- Locks: none.
 SELECT {ended_columns}
 FROM nightshift_tag p FORCE INDEX (tag)
 STRAIGHT_JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = p.job_id
 STRAIGHT_JOIN nightshift_queue q ON q.id = f.queue_id
 {ended_holder}
-WHERE p.tag = ? AND p.job_id < ? AND (? IS NULL OR f.outcome = ?) AND {filter_ended}
+WHERE p.tag = ? AND p.job_id < ? AND p.job_id >= ? AND (? IS NULL OR f.outcome = ?)
+  AND {filter_ended}
 ORDER BY p.job_id DESC LIMIT ?
 
+-- name: report_jobs_tagged_from
+-- The last of so many jobs with a tag, newest id first. Params: tag, an id: all below; how many less
+-- one. Index: tag, a range, backwards, index only. Locks: none.
+SELECT job_id AS id FROM nightshift_tag FORCE INDEX (tag)
+WHERE tag = ? AND job_id < ? ORDER BY job_id DESC LIMIT 1 OFFSET ?
+
 -- name: report_jobs_tagged_live
--- Live jobs with a tag, newest id first. Params: tag, an id: all below; state or NULL
--- twice, filter, limit. Index: tag, a range, backwards; job PRIMARY; all leases,
--- once. Locks: none.
+-- Live jobs with a tag, newest id first. Params: tag, an id: all below; an id: that one and all
+-- above; state or NULL twice, filter, limit. Index: tag, a range, backwards; job PRIMARY; all
+-- leases, once. Locks: none.
 SELECT {live_columns}
 FROM nightshift_tag p FORCE INDEX (tag)
 STRAIGHT_JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = p.job_id
 STRAIGHT_JOIN nightshift_queue q ON q.id = j.queue_id
 LEFT JOIN {claims}
-WHERE p.tag = ? AND p.job_id < ? AND (? IS NULL OR {state} = ?) AND {filter_live}
+WHERE p.tag = ? AND p.job_id < ? AND p.job_id >= ? AND (? IS NULL OR {state} = ?)
+  AND {filter_live}
 ORDER BY p.job_id DESC LIMIT ?
 
 -- name: report_jobs_waiting

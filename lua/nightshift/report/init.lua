@@ -14,6 +14,7 @@ local report = {}
 
 local LOOK = 20000 -- jobs that a listing looks at when no key leads to the wanted ones alone
 local GLANCE = 1000 -- and first at so many, which may be enough
+local PASS = 100000 -- the same, where rows of other queues are passed by in the key
 local EVERY = math.maxinteger
 
 --- The filter of db:jobs.
@@ -108,43 +109,83 @@ local function page(handle, ends, wanted, state, after, limit)
   return list, down > 0 and { after = down, looked = LOOK } or nil
 end
 
---- Children of a job, or jobs with a tag, by id, newest first. All of them are looked at.
-local function of_key(handle, given, wanted, after, limit)
+--- Children of a job, by id, newest first. All of them are looked at.
+local function children(handle, given, wanted, after, limit)
   local s = given.state or core.null
   local list, message, code = by_id(given.state, limit, function(kind)
-    if given.parent then
-      return filter.call(handle, "report_jobs_child_" .. kind, given.parent, after, s, s, wanted, limit)
-    end
-    return filter.call(handle, "report_jobs_tagged_" .. kind, given.tag, after, s, s, wanted, limit)
+    return filter.call(handle, "report_jobs_child_" .. kind, given.parent, after, s, s, wanted, limit)
   end)
   if not list then return nil, message, code end
   return list, #list >= limit and { after = list[#list].id } or nil
 end
 
---- Jobs of one outcome, the last that ended first, behind `after`: as many as are found among LOOK.
+--- Jobs with a tag, by id, newest first: as many as are found among LOOK.
+local function tagged(handle, given, wanted, after, limit)
+  local s = given.state or core.null
+  local rows, message, code = handle:execute("@report_jobs_tagged_from", given.tag, after, LOOK - 1)
+  if not rows then return nil, message, code end
+  local down, list = rows[1] and rows[1].id or 0
+  list, message, code = by_id(given.state, limit, function(kind)
+    return filter.call(handle, "report_jobs_tagged_" .. kind, given.tag, after, down, s, s, wanted, limit)
+  end)
+  if not list then return nil, message, code end
+  if #list >= limit then return list, { after = list[#list].id } end
+  return list, down > 0 and { after = down, looked = LOOK } or nil
+end
+
+--- Jobs among the LOOK that ended last.
+local function among_last(listed, last_of, wanted, limit)
+  for _, look in ipairs { math.max(limit, GLANCE), LOOK } do
+    local list, message, code = listed(wanted.since, core.null, look)
+    if not list then return nil, message, code end
+    if #list >= limit then return list, { after = list[#list].id } end
+    if look >= LOOK then
+      local rows
+      rows, message, code = last_of(LOOK)
+      if not rows then return nil, message, code end
+      return list, rows[1] and { after = rows[1].id, looked = LOOK } or nil
+    end
+  end
+end
+
+--- Jobs of a queue among the `look` that ended last: others are passed by in the key.
+local function of_queue(listed, last_of, wanted, limit, look)
+  local rows, message, code = last_of(look)
+  if not rows then return nil, message, code end
+  local last, list = rows[1]
+  list, message, code = listed(last and last.finished_at or wanted.since, wanted.queue, limit)
+  if not list then return nil, message, code end
+  while last and #list > 0 and list[#list].finished_at == last.finished_at and list[#list].id < last.id do
+    list[#list] = nil -- many end at one instant
+  end
+  if #list >= limit then return list, { after = list[#list].id } end
+  if last and look < PASS then return of_queue(listed, last_of, wanted, limit, PASS) end
+  return list, last and { after = last.id, looked = look } or nil
+end
+
+--- Jobs of one outcome, the last that ended first, behind `after`.
 local function ended(handle, given, wanted, limit)
   local state, at, id = given.state, math.maxinteger, given.after or math.maxinteger
-  local only = given.queue or given.name or given.error
+  local rows, list, message, code
   if given.after then
-    local rows, message, code = handle:execute("@report_jobs_ended_at", id, state)
+    rows, message, code = handle:execute("@report_jobs_ended_at", id, state)
     if not rows then return nil, message, code end
     if not rows[1] then
       return nil, ("job %d, which the list is to go on behind, is not %s any more"):format(id, state), "NOT_FOUND"
     end
     at = rows[1].finished_at
   end
-  local list, message, code
-  for _, look in ipairs(only and { math.max(limit, GLANCE), LOOK } or { limit }) do
-    list, message, code = filter.call(handle, "report_jobs_finished", state, wanted.since, at, at, id, look, wanted,
-      limit)
-    if not list then return nil, message, code end
-    if #list >= limit then return list, { after = list[#list].id } end
+  local function listed(from, queue, look)
+    return filter.call(handle, "report_jobs_finished", state, from, at, at, id, queue, queue, look, wanted, limit)
   end
-  if not only then return list end
-  local rows
-  rows, message, code = handle:execute("@report_jobs_ended_from", state, wanted.since, at, at, id, LOOK - 1)
-  if not rows then return nil, message, code end
-  return list, rows[1] and { after = rows[1].id, looked = LOOK } or nil
+  local function last_of(look)
+    return handle:execute("@report_jobs_ended_from", state, wanted.since, at, at, id, look - 1)
+  end
+  if given.name or given.error then return among_last(listed, last_of, wanted, limit) end
+  if given.queue then return of_queue(listed, last_of, wanted, limit, GLANCE) end
+  list, message, code = listed(wanted.since, core.null, limit)
+  if not list then return nil, message, code end
+  return list, #list >= limit and { after = list[#list].id } or nil
 end
 
 --- Does a key lead to the wanted live jobs?
@@ -165,7 +206,8 @@ function report.jobs(handle, given)
   local state, limit, after = given.state, given.limit or 50, given.after or math.maxinteger
   local wanted, message, code = filter.bind(handle, given)
   if not wanted then return wanted == false and {} or nil, message, code end
-  if given.parent or given.tag then return units.rows(of_key(handle, given, wanted, after, limit)) end
+  if given.parent then return units.rows(children(handle, given, wanted, after, limit)) end
+  if given.tag then return units.rows(tagged(handle, given, wanted, after, limit)) end
   if filter.ENDED[state] then return units.rows(ended(handle, given, wanted, limit)) end
   if not has_key(given) then
     local ends
