@@ -266,7 +266,9 @@ describe("stretches:", function()
       local function row(id)
         local r = assert(handle:execute("SELECT * FROM nightshift_finished WHERE id = ?", id))[1]
         for _, name in ipairs { "id", "name", "payload", "nonce", "result", "holder" } do r[name] = nil end
-        for _, name in ipairs { "created", "finished_at", "deadline" } do r[name] = r[name] > 0 end
+        for _, name in ipairs { "created", "started", "finished_at", "deadline", "worker" } do
+          r[name] = r[name] > 0
+        end
         return r
       end
       assert.same(row(one), row(ids[50]))
