@@ -240,9 +240,9 @@ ns_status ns_claim_take(ns_db *db, const ns_weighted_queue *queues, size_t nqueu
 ns_status ns_claim_take_more(ns_db *db, const ns_want *want, ns_claim_rows *out, ns_err *err);
 
 /* After a claim with too few jobs, or 'none': cuts '*in' (µs, -1: any time) to the next look at
-** one of these queues. With none it is the next full look. */
+** one of these queues. With none it is the next full look. 'began': the claim, monotonic µs. */
 void ns_claim_next_look(const ns_db *db, const ns_weighted_queue *queues, size_t nqueues, bool none,
-                        int64_t *in);
+                        int64_t began, int64_t *in);
 
 /*
 ** Jobs to be claimed alone leave 'rows' and are put back. The first of them is remembered in

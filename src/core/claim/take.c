@@ -242,7 +242,7 @@ static void limit_wait_for_hidden(const ns_db *db, int64_t queue_id, int64_t *in
 }
 
 void ns_claim_next_look(const ns_db *db, const ns_weighted_queue *queues, size_t nqueues, bool none,
-                        int64_t *in) {
+                        int64_t began, int64_t *in) {
   for (size_t i = 0; i < nqueues; i++)
     if (is_in_the_middle(db, ns_claim_queue_known(&db->claim.lanes, queues[i].queue_id)))
       *in = 0;
@@ -250,7 +250,8 @@ void ns_claim_next_look(const ns_db *db, const ns_weighted_queue *queues, size_t
     limit_wait_for_hidden(db, queues[i].queue_id, in);
   for (size_t i = 0; db->is_host && none && i < nqueues; i++) {
     const ns_claim_queue *s = ns_claim_queue_known(&db->claim.lanes, queues[i].queue_id);
-    int64_t wait = s != NULL ? ns_claim_window_when(&s->window) - ns_mono_us() : 0;
+    int64_t rest = s != NULL ? ns_claim_window_when(&s->window) - ns_mono_us() : 0;
+    int64_t wait = rest <= 0 && s != NULL && s->claimed_at >= began ? NS_LOOK_MIN : rest;
     if (wait > 0 && s->window.open && (*in < 0 || wait < *in))
       *in = wait; /* the time over is that of a queue that was not asked */
   }

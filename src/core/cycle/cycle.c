@@ -68,6 +68,7 @@ static ns_status take_rows(ns_db *db, ns_cycle_work *w, ns_err *err) {
 ** the queues first. */
 static ns_status claim_half(ns_db *db, ns_cycle_work *w, ns_err *err) {
   bool served = w->want.nqueues > 0;
+  int64_t began = ns_mono_us();
   ns_status st = served ? ns_claim_promote(db, &w->next_due, err) : NS_OK;
   ns_claim_undo(db, w->lease); /* of an earlier try */
   ns_claim_lanes_end(&db->claim.lanes, false);
@@ -84,7 +85,8 @@ static ns_status claim_half(ns_db *db, ns_cycle_work *w, ns_err *err) {
   if (st == NS_OK && w->takes.n > 0)
     st = ns_claim_lease(db, &w->takes, w->span, &w->lease, err);
   if (st == NS_OK && w->takes.n < w->want.limit)
-    ns_claim_next_look(db, w->want.queues, w->want.nqueues, w->takes.n == 0, &w->next_due);
+    ns_claim_next_look(db, w->want.queues, w->want.nqueues, w->takes.n == 0, began,
+                       &w->next_due);
   return st;
 }
 
