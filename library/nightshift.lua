@@ -764,6 +764,14 @@ function Db:stats() end
 ---@field dead {age: number|false, count: integer|false}
 ---@field cancelled {age: number|false, count: integer|false}
 
+--- Removes a queue that nothing needs, with its pause. Its history stays; the next push to that name
+--- makes it anew.
+---@param name string
+---@return true? ok
+---@return string? message with `STATE`: what needs it
+---@return nightshift.Code? code `STATE`, `NOT_FOUND`, `INVALID`
+function Db:remove_queue(name) end
+
 --- Says how long, and how many, ended jobs of a queue are kept; hosts delete the rest. What is
 --- absent stays as it is.
 ---@param queue string? nil: all queues that have no rule of their own

@@ -42,6 +42,20 @@ local function check_text(verb, name)
   return name
 end
 
+--- Removes a queue that nothing needs, with its pause. Live jobs need it, schedules, `on_dead`, an
+-- adopted table, and live hosts that serve it by name: STATE names them. Its history stays. The next
+-- push to that name makes it anew.
+---@param name string
+---@return true|nil
+---@return string? message
+---@return string? code
+function methods:remove_queue(name)
+  local handle = live(self, "remove_queue")
+  local ok, message, code = options.name("queue name", check_text("remove_queue", name), options.MAX_QUEUE)
+  if not ok then return nil, message, code end
+  return options.values(queue.remove(handle, name))
+end
+
 --- No job of this name starts anywhere until it is resumed, whatever its queue, and before the first
 -- is pushed, too. What runs runs on, jobs stay where they are; a busy host obeys within a second.
 ---@param name string
@@ -312,8 +326,8 @@ function methods:rescue(opts)
   return handle:look(given.wait or 2000000)
 end
 
-scope.watch(methods, { "queue", "execute", "cancel", "pause", "resume", "pause_name", "resume_name", "pause_all",
-  "resume_all", "retry", "delete", "update", "run_now", "deadline", "reprioritise", "move",
+scope.watch(methods, { "queue", "remove_queue", "execute", "cancel", "pause", "resume", "pause_name", "resume_name",
+  "pause_all", "resume_all", "retry", "delete", "update", "run_now", "deadline", "reprioritise", "move",
   "signal", "flow", "flow_many", "prune", "retain", "adopt", "schedule", "schedule_pause",
   "schedule_resume", "schedule_run", "schedule_remove" })
 

@@ -307,6 +307,49 @@ function meta.__tostring(self)
   return "nightshift.queue: " .. self.name
 end
 
+local MANY = 1000 -- no more live jobs are counted
+
+local NEEDS = {
+  jobs = function(n)
+    local many = n == 1 and "a live job" or ("%d live jobs%s"):format(n, n == MANY and " or more" or "")
+    return ("it has %s: let them end, or move, cancel or delete them"):format(many)
+  end,
+  schedule = function(_, name) return ("the schedule '%s' pushes to it: remove that first"):format(name) end,
+  on_dead = function(_, name) return ("on_dead of '%s' pushes to it: change that handler first"):format(name) end,
+  table = function() return "it is of an adopted table: unadopt that" end,
+  host = function(_, name) return ("host %s serves it by name: start that without it"):format(name) end,
+}
+
+--- Why a queue has to stay: nil: nothing needs it.
+local function needs_of(handle, id, name)
+  local rows, message, code = handle:execute("@admin_queue_needs", id, name, name, name, name, name)
+  if not rows then return nil, message, code end
+  local row = rows[1]
+  return row and ("queue '%s' is needed: %s"):format(name, NEEDS[row.what](row.n, row.name))
+end
+
+--- Removes a queue that nothing needs, with its pause. Its history stays, and the next push to it
+-- makes it anew.
+---@param handle userdata the core's database handle
+---@param name string checked
+---@return true|nil
+---@return string? message
+---@return string? code
+function queue.remove(handle, name)
+  local id, message, code = handle:queue_id(name)
+  if not id then return nil, message, code end
+  local why
+  why, message, code = needs_of(handle, id, name)
+  if why or message then return nil, why or message, code or "STATE" end
+  local done
+  done, message, code = handle:execute("@admin_queue_remove", id)
+  if not done then return nil, message, code end
+  if done.affected == 1 then return true end
+  why, message, code = needs_of(handle, id, name)
+  if why or message then return nil, why or message, code or "STATE" end
+  return nil, ("there is no queue '%s'"):format(name), "NOT_FOUND"
+end
+
 --- A handle on the queue `name`; the name has been checked.
 ---@param db nightshift.Db
 ---@param name string

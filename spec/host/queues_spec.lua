@@ -1,6 +1,7 @@
 -- Reserved workers, stretches of jobs, and hosts with nothing to do.
 
 local core = require "nightshift.core"
+local crew = require "spec.support.crew"
 local db = require "spec.support.db"
 local host = require "spec.support.host"
 local nightshift = require "nightshift"
@@ -580,5 +581,127 @@ describe("a host that", function()
     assert.equal(5, deaths)
     assert.equal("199", sql "SELECT COUNT(*) FROM nightshift_finished WHERE outcome = 'done'")
     assert.equal("0", sql "SELECT COUNT(*) FROM nightshift_lease")
+  end)
+end)
+
+describe("a queue is removed", function()
+  local url, handle, database, q
+
+  with_database(function(...) handle, q, url, database = ... end)
+
+  local function shown()
+    local names = {}
+    for i, row in ipairs(assert(handle:stats()).queues) do names[i] = row.name end
+    return table.concat(names, " ")
+  end
+
+  local function run_all(name)
+    local queue, n = assert(handle:queue(name)), 0
+    for job in function() return queue:claim() end do
+      assert(job:ack())
+      n = n + 1
+    end
+    return n
+  end
+
+  it("once it has no live job, with its pause; its history stays, and the next push makes it anew", function()
+    local id = assert(q:push "n")
+    local ok, message, code = handle:remove_queue "q"
+    assert.same({ nil, "queue 'q' is needed: it has a live job: let them end, or move, cancel or delete them",
+      "STATE" }, { ok, message, code })
+    assert.equal(1, run_all "q")
+    assert(q:pause())
+    assert.is_true(handle:remove_queue "q")
+    assert.equal("", shown())
+    assert.equal("q", handle:job(id).queue)
+    assert.equal(id, handle:jobs { queue = "q" }[1].id)
+    assert.equal("NOT_FOUND", select(3, handle:remove_queue "q"))
+    assert.equal("NOT_FOUND", select(3, handle:remove_queue "none"))
+    assert.equal("INVALID", select(3, handle:remove_queue ""))
+    assert.error_matches(function() handle:remove_queue(5) end, "remove_queue: the name must be a string")
+    local other <close> = assert(nightshift.open(url))
+    assert(other:queue "q":push "n")
+    assert.equal("q", shown())
+    assert.equal(1, run_all "q")
+    assert.equal("q", shown())
+  end)
+
+  it("not while a schedule, on_dead, an adopted table or a host needs it", function()
+    local function refused(what)
+      local ok, message, code = handle:remove_queue "q"
+      assert.same({ nil, "STATE" }, { ok, code })
+      assert.matches("^queue 'q' is needed: " .. what, message)
+    end
+    assert(q:push "n")
+    assert.equal(1, run_all "q")
+    assert(handle:schedule { name = "s", every = "1d", push = { "n", nil, { queue = "q" } } })
+    refused "the schedule 's' pushes to it"
+    assert(handle:schedule_remove "s")
+    assert(handle:execute "INSERT INTO nightshift_on_dead VALUES ('a', 'b', 'q')")
+    refused "on_dead of 'a'"
+    assert(handle:execute "DELETE FROM nightshift_on_dead")
+    local h = host.start(url, "return { n = function() end }", { "--queues", "q=2,p" })
+    eventually(function() return handle:execute("SELECT COUNT(*) AS n FROM nightshift_served")[1].n == 1 end)
+    refused "host .* %(pid %d+%) serves it by name"
+    host.stop(h)
+    assert.is_true(handle:remove_queue "q")
+  end)
+
+  it("and is there again for a push from SQL, and for a handle or a host that knew it before", function()
+    local old <close> = assert(nightshift.open(url))
+    assert(old:queue "q":push "n")
+    assert.equal(1, run_all "q")
+    assert.is_true(handle:remove_queue "q")
+    db.sql("CALL nightshift_push('q', 'n', 'null', NULL)", database)
+    assert.equal("0", db.sql("SELECT removed FROM nightshift_queue WHERE name = 'q'", database))
+    assert.equal(1, run_all "q")
+    assert.is_true(handle:remove_queue "q")
+    assert(old:queue "q":push "n") -- with the id that it knows
+    assert.equal("q", shown())
+    local claimer <close> = assert(nightshift.open(url))
+    assert(assert(claimer:queue "q":claim()):ack())
+    assert.equal("q", shown())
+    assert.is_true(handle:remove_queue "q")
+    assert(old:queue "q":push "n")
+    assert.equal(0, (host.drain(url, "return { n = function() end }", { "--drain-within", "100ms" })))
+    assert.equal("q", shown())
+  end)
+
+  it("beside 20 pushers, and no job is lost", function()
+    local pushers = crew.fork(20, function(i)
+      local own = assert(nightshift.open(url))
+      local queue = assert(own:queue "q")
+      for k = 1, 20 do
+        if i % 2 == 0 and k % 5 == 0 then
+          own:close()
+          own = assert(nightshift.open(url))
+          queue = assert(own:queue "q")
+        end
+        assert(queue:push("n", k))
+      end
+      own:close()
+    end)
+    local removed, done = 0, 0
+    eventually(function()
+      if handle:remove_queue "q" then removed = removed + 1 end
+      done = done + run_all "q"
+      return done == 400
+    end, 30)
+    pushers:wait(60)
+    assert.equal(0, handle:execute("SELECT COUNT(*) AS n FROM nightshift_job")[1].n)
+    assert.equal(400, handle:execute("SELECT COUNT(*) AS n FROM nightshift_finished")[1].n)
+    assert(q:push "n")
+    assert.equal("q", shown())
+  end)
+
+  it("by the shell", function()
+    assert(q:push "n")
+    local status, _, err = proc.nightshift({ "remove-queue", "q" }, url)
+    assert.equal(1, status)
+    assert.matches("it has a live job", err)
+    assert.equal(1, run_all "q")
+    local text
+    status, text = proc.nightshift({ "remove-queue", "q" }, url)
+    assert.same({ 0, "q removed\n" }, { status, text })
   end)
 end)

@@ -167,6 +167,31 @@ SELECT payload = ?, COALESCE(payload = ?, FALSE) FROM nightshift_job WHERE id = 
 -- As admin_payload, of a job that has ended. Key: PRIMARY of finished, locked by admin_finished.
 SELECT payload = ?, COALESCE(payload = ?, FALSE) FROM nightshift_finished WHERE id = ? FOR UPDATE
 
+-- name: admin_queue_needs
+-- Params: queue id, its name five times. Key: none, all jobs, up to 1000 of the queue's; small
+-- tables. No locks. What needs a queue: its live jobs, schedules, handlers with on_dead, an adopted
+-- table, live hosts that serve it by name.
+SELECT 'jobs' AS what, COUNT(*) AS n, NULL AS name
+FROM (SELECT 1 FROM nightshift_job WHERE queue_id = ? LIMIT 1000) j HAVING n > 0
+UNION ALL
+SELECT 'schedule', 1, name FROM nightshift_schedule
+WHERE definition <> 'null' AND JSON_VALUE(definition, '$.queue') = ?
+UNION ALL
+SELECT 'on_dead', 1, name FROM nightshift_on_dead WHERE queue = ?
+UNION ALL
+SELECT 'table', 1, tab FROM nightshift_source WHERE tab = ?
+UNION ALL
+SELECT 'host', 1, CONCAT(h.host, ' (pid ', h.pid, ')')
+FROM nightshift_served s JOIN nightshift_holder h ON h.id = s.holder AND h.dead IS NULL
+WHERE JSON_CONTAINS(s.queues, JSON_QUOTE(?))
+  OR LOCATE(CONCAT('[', JSON_QUOTE(?), ','), s.reserves) > 0
+
+-- name: admin_queue_remove
+-- Params: queue id. Keys: PRIMARY of queue; all jobs, up to the first of it. Its pause goes, too.
+UPDATE nightshift_queue SET removed = TRUE, paused = FALSE
+WHERE id = ? AND NOT removed
+  AND NOT EXISTS(SELECT 1 FROM nightshift_job j WHERE j.queue_id = nightshift_queue.id)
+
 -- name: admin_rank
 -- Params: runs more, rank, job. Key: PRIMARY of job, locked by admin_lock. The history, and a
 -- program that runs the job again, have the new priority, too.

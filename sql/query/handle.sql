@@ -269,26 +269,31 @@ INSERT IGNORE INTO nightshift_queue (name, created) VALUES (?, {now})
 
 -- name: queue_find
 -- Params: name. Key: name.
-SELECT id, paused FROM nightshift_queue WHERE name = ?
+SELECT id, removed FROM nightshift_queue WHERE name = ?
 
 -- name: queue_list
 -- Key: PRIMARY, all rows in its order: there are few queues. Before them, with the id 0, stand
 -- the names of jobs that are paused: they are fewer. (The first part decides how long a name
 -- may be.) The empty name pauses every queue.
-SELECT 0 AS id, name, TRUE AS paused FROM nightshift_paused_name
+SELECT 0 AS id, name, TRUE AS paused, FALSE AS removed FROM nightshift_paused_name
 UNION ALL
-SELECT id, name, paused FROM nightshift_queue FORCE INDEX (PRIMARY)
+SELECT id, name, paused, removed FROM nightshift_queue FORCE INDEX (PRIMARY)
 
 -- name: queue_paused
 -- Params: id. Key: PRIMARY; all paused names, they are few, and mostly none. Integers, a row for
--- each of the names: is the queue paused, and the kind of the name. One row with NULL: no name is.
+-- each of the names: is the queue paused, the kind of the name, and is the queue removed. A row with
+-- NULL: no name is.
 -- Every claim of a program asks this: a join costs two thirds of subqueries with sums.
-SELECT q.paused, CRC32(p.name) AS kind
+SELECT q.paused, CRC32(p.name) AS kind, q.removed
 FROM nightshift_queue q LEFT JOIN nightshift_paused_name p ON TRUE WHERE q.id = ?
 
 -- name: queue_paused_names
 -- Key: PRIMARY, all rows. The names of jobs that are paused.
 SELECT name FROM nightshift_paused_name ORDER BY name
+
+-- name: queue_used
+-- Params: name. Key: name; run on its own, as queue_add. A removed queue is there again.
+UPDATE nightshift_queue SET removed = FALSE WHERE name = ? AND removed
 
 -- name: server_cluster
 -- Is it a node of a Galera cluster? Not all servers know the variable (1193: no).

@@ -25,7 +25,7 @@ BEGIN NOT ATOMIC
   DELETE FROM nightshift_ready WHERE job_id > 0;
   DELETE FROM nightshift_holder WHERE IS_FREE_LOCK(CONCAT('nightshift:', {here}, ':', id));
   DELETE FROM nightshift_served WHERE holder NOT IN (SELECT id FROM nightshift_holder);
-  UPDATE nightshift_queue SET paused = FALSE WHERE paused;
+  UPDATE nightshift_queue SET paused = FALSE, removed = FALSE WHERE paused OR removed;
   COMMIT;
 END
 

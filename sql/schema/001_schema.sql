@@ -18,11 +18,13 @@ CREATE TABLE nightshift_meta (
 CREATE SEQUENCE nightshift_id START WITH 1 INCREMENT BY 1 CACHE 1000 ENGINE=InnoDB
 
 -- name: create_queue
--- A named line of jobs.
+-- A named line of jobs. removed: nobody needs it; until a job is pushed to it, it is not shown. Its
+-- row stays, since the history and open handles have its id.
 CREATE TABLE nightshift_queue (
   id INT NOT NULL AUTO_INCREMENT PRIMARY KEY,
   name VARCHAR(64) NOT NULL,
   paused BOOLEAN NOT NULL DEFAULT FALSE,
+  removed BOOLEAN NOT NULL DEFAULT FALSE,
   created BIGINT NOT NULL,
   UNIQUE KEY name (name),
   CONSTRAINT queue_name_length CHECK (LENGTH(name) BETWEEN 1 AND 64),

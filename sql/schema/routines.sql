@@ -546,13 +546,18 @@ BEGIN
   DECLARE v_after, v_open MEDIUMTEXT {bytes} DEFAULT NULL;
   DECLARE v_failed BOOLEAN DEFAULT FALSE;
   DECLARE v_queue INT DEFAULT NULL;
+  DECLARE v_removed BOOLEAN DEFAULT FALSE;
   IF @@warning_count > 0
     OR COALESCE(@@character_set_results, 'utf8mb4') NOT IN ('utf8mb4', 'utf8mb3') THEN
     CALL nightshift_carried('push', nightshift_push_queue, nightshift_push_name,
       nightshift_push_payload, nightshift_push_options);
   END IF;
   SET @nightshift_id = NULL;
-  SELECT id INTO v_queue FROM nightshift_queue WHERE name = nightshift_push_queue;
+  SELECT id, removed INTO v_queue, v_removed FROM nightshift_queue
+  WHERE name = nightshift_push_queue;
+  IF v_removed THEN
+    UPDATE nightshift_queue SET removed = FALSE WHERE id = v_queue AND removed;
+  END IF;
   IF JSON_VALID(nightshift_push_options) THEN
     SET v_after = JSON_EXTRACT(nightshift_push_options, '$.after');
   END IF;

@@ -57,6 +57,7 @@ struct ns_db {
   ns_queue_name **queues; /* known queues, by id, which never changes; owned */
   ns_queue_name **by_name; /* the same, in another order */
   size_t nqueues, capqueues, capnames;
+  size_t nremoved;     /* how many of them are known to be removed */
   ns_paused paused; /* names */
   int64_t next_id, end_id; /* rest of the id block of this process */
   int64_t holder;      /* id of our holder row; 0: not registered */

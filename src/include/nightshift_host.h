@@ -84,6 +84,7 @@ typedef struct ns_queue_row {
   int64_t id;
   char name[NS_MAX_QUEUE + 1];
   bool paused;
+  bool removed; /* nobody needs it, unless it has live jobs */
 } ns_queue_row;
 
 /* One queue that a holder serves. */

@@ -16,8 +16,8 @@ local MODULES <const> = {
   { "reload", "reload" }, { "adopt", "adopt" },
   { "jobs", "push", "jobs", "errors", "show", "why", "wait", "retry", "cancel", "delete", "update", "run-now",
     "reprioritise", "move", "signal" },
-  { "tree", "deadline" }, { "queues", "status", "rescue", "tune", "pause", "resume" }, { "schedules", "schedules" },
-  { "run", "run" },
+  { "tree", "deadline" }, { "queues", "status", "rescue", "tune", "pause", "resume", "remove-queue" },
+  { "schedules", "schedules" }, { "run", "run" },
 }
 
 --- The module of each command, by name.

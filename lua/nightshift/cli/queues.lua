@@ -1,4 +1,4 @@
---- Commands on queues and holders: status, pause, resume, rescue.
+--- Commands on queues and holders: status, pause, resume, remove-queue, tune, rescue.
 
 local context = require "nightshift.cli.context"
 local core = require "nightshift.core"
@@ -39,6 +39,9 @@ function queues.define(parser)
     command:flag("--all", "Every queue, adopted tables and queues made later among them.")
     command:flag("--tree", "Jobs are always meant with all below them.")
   end
+  local remove = parser:command("remove-queue", "Remove queues that nothing needs, with their pauses. "
+    .. "Their history stays, and the next push makes a queue anew.")
+  remove:argument("queue", "Queue names."):args "+"
   local tune = parser:command("tune", "Change how many workers a host has, until it ends; or how fast an adopted table "
     .. "is worked on, everywhere.")
   tune:argument("table", "An adopted table, with --rate."):args "?"
@@ -309,6 +312,22 @@ local function set_paused(paused)
     if args.all then failed = not pause_name(db, nil, paused) or failed end
     return failed and context.FAILURE or 0
   end
+end
+
+commands["remove-queue"] = function(args)
+  for _, name in ipairs(args.queue) do context.check_name("queue name", name, options.MAX_QUEUE) end
+  local db <close> = context.connect(args)
+  local exit = 0
+  for _, name in ipairs(args.queue) do
+    local ok, message, code = db:remove_queue(name)
+    if ok then
+      output.line(("%s removed"):format(output.one_line(name, 64)))
+    else
+      exit = context.FAILURE
+      context.report_failure(output.one_line(name, 64), message, code)
+    end
+  end
+  return exit
 end
 
 --- Mends jobs in no place, or in a wrong one: it looks twice, half a minute apart.

@@ -31,7 +31,7 @@ local ROLES = {
         "SELECT(id, queue_id, rank, run, due, nonce, parent, root, unmet, waits, paused, deadline), INSERT,"
           .. " UPDATE(unmet)" },
       { "nightshift_meta", "SELECT" },
-      { "nightshift_queue", "SELECT, INSERT" },
+      { "nightshift_queue", "SELECT, INSERT, UPDATE(removed)" },
       { "nightshift_ready", "INSERT" },
       { "nightshift_scheduled", "INSERT" },
       { "nightshift_tag", "INSERT" },
@@ -64,7 +64,7 @@ local ROLES = {
       { "nightshift_past_holder", "INSERT" },
       { "nightshift_pause", "SELECT" },
       { "nightshift_paused_name", "SELECT" },
-      { "nightshift_queue", "SELECT, INSERT" },
+      { "nightshift_queue", "SELECT, INSERT, UPDATE(removed)" },
       { "nightshift_ready", "SELECT, INSERT, DELETE" },
       { "nightshift_running", "SELECT, INSERT, UPDATE, DELETE" },
       { "nightshift_schedule", "SELECT, INSERT, UPDATE, DELETE" },
@@ -120,7 +120,7 @@ local function set(names)
 end
 
 local PUSHER = set [[edge_circle edge_circle_wait edge_ended edge_lock edge_more edge_parent handle_ids handle_schema
-  listen_ring queue_add queue_find server_now signal_call signal_limit signal_live]]
+  listen_ring queue_add queue_find queue_used server_now signal_call signal_limit signal_live]]
 local DASHBOARD = set [[admin_info admin_info_finished handle_schema queue_find queue_list server_now settle_tag_list
   source_columns source_find source_jobs source_list]]
 -- Accounts need none of these: verbs from outside, this doctor's own, the testing kit's. A worker needs rights

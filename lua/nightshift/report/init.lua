@@ -379,10 +379,10 @@ end
 local function count_queues(handle, now)
   local queues, message, code = handle:queues()
   if not queues then return nil, message, code end
-  local tally, rows = { handle = handle, now = now, by_id = {}, cut = {} }, {}
+  local tally, all, removed = { handle = handle, now = now, by_id = {}, cut = {} }, {}, {}
   for i, queue in ipairs(queues) do
-    rows[i] = { name = queue.name, paused = queue.paused, ready = 0, scheduled = 0, running = 0, waiting = 0, dead = 0 }
-    tally.by_id[queue.id] = rows[i]
+    all[i] = { name = queue.name, paused = queue.paused, ready = 0, scheduled = 0, running = 0, waiting = 0, dead = 0 }
+    tally.by_id[queue.id], removed[i] = all[i], queue.removed
   end
   local ok, trouble = pcall(function()
     add_ready(tally)
@@ -392,6 +392,11 @@ local function count_queues(handle, now)
   end)
   if not ok and type(trouble) ~= "table" then error(trouble, 0) end
   if not ok then return nil, trouble.message, trouble.code end
+  local rows = {}
+  for i, row in ipairs(all) do
+    local live = row.ready + row.scheduled + row.running + row.waiting > 0
+    if live or not removed[i] then rows[#rows + 1] = row end
+  end
   for _, row in ipairs(rows) do bound(tally, row) end
   table.sort(rows, function(a, b) return a.name < b.name end)
   return rows

@@ -350,6 +350,8 @@ ns_status ns_cycle(ns_db *db, ns_verdict *verdicts, size_t nverdicts,
     db->claim.unread = 0; /* a call that fails keeps it: the caller drops 'out' */
   if (st == NS_OK && w.takes.n > 0)
     st = read_taken(db, &w, out, &again, err);
+  for (size_t i = 0; st == NS_OK && db->nremoved > 0 && i < w.takes.n; i++)
+    ns_db_queue_used(db, w.takes.items[i].queue_id);
   if (st == NS_OK && out != NULL)
     again = drop_expired(db, out, before) || again;
   if (st == NS_OK && !ns_in_transaction(db))

@@ -265,6 +265,7 @@ bool ns_db_ring_refused(const ns_db *db);
 
 typedef struct ns_queue_name {
   int64_t id;
+  bool removed; /* as of the last look: the next use of it says that it is there again */
   size_t n;
   char name[]; /* ends in NUL */
 } ns_queue_name;
@@ -276,6 +277,10 @@ ns_status ns_db_name_check(ns_bytes name, const char *what, size_t max, ns_err *
 /* The name of a queue this handle has met; NS_NONE otherwise. Good while the handle is open,
 ** for other threads, too. */
 ns_bytes ns_db_queue_name(const ns_db *db, int64_t id);
+
+/* A job of this queue has been claimed: a removed one is there again. Outside transactions. Best
+** effort; a look at memory while none is known to be removed. */
+void ns_db_queue_used(ns_db *db, int64_t id);
 
 /* Frees the names; only when the handle is closed. */
 void ns_db_queues_free(ns_db *db);

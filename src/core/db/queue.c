@@ -70,12 +70,12 @@ static size_t place_of_id(const ns_db *db, int64_t id) {
   return first;
 }
 
-static const ns_queue_name *cached_by_name(const ns_db *db, ns_bytes name) {
+static ns_queue_name *cached_by_name(const ns_db *db, ns_bytes name) {
   size_t i = place_of_name(db, name);
   return i < db->nqueues && by_name(name, db->by_name[i]) == 0 ? db->by_name[i] : NULL;
 }
 
-static const ns_queue_name *cached_by_id(const ns_db *db, int64_t id) {
+static ns_queue_name *cached_by_id(const ns_db *db, int64_t id) {
   size_t i = place_of_id(db, id);
   return i < db->nqueues && db->queues[i]->id == id ? db->queues[i] : NULL;
 }
@@ -84,6 +84,17 @@ static void insert_at(ns_queue_name **list, size_t n, size_t i, ns_queue_name *q
   ns_assert(i <= n);
   memmove(&list[i + 1], &list[i], (n - i) * sizeof *list);
   list[i] = q;
+}
+
+static void note_removed(ns_db *db, int64_t id, bool removed) {
+  ns_queue_name *q = cached_by_id(db, id);
+  if (q == NULL || q->removed == removed)
+    return;
+  q->removed = removed;
+  if (removed)
+    db->nremoved++;
+  else
+    db->nremoved--;
 }
 
 /* Jobs borrow the name, so a cell stays where it is. */
@@ -96,6 +107,7 @@ static ns_status cache_queue(ns_db *db, ns_bytes name, int64_t id, ns_err *err) 
       (q = malloc(sizeof *q + name.n + 1)) == NULL)
     return ns_no_memory(err);
   q->id = id;
+  q->removed = false;
   q->n = name.n;
   memcpy(q->name, name.p, name.n);
   q->name[name.n] = '\0';
@@ -129,22 +141,24 @@ static ns_status find_queue(ns_db *db, ns_bytes name, int64_t *id, ns_err *err) 
   if (st == NS_OK)
     st = ns_db_row(db, NS_SQL_QUEUE_FIND, &row, err);
   if (st == NS_OK && row != NULL) {
+    bool removed = row[1].i != 0;
     *id = row[0].i;
-    st = cache_queue(db, name, *id, err);
+    if ((st = cache_queue(db, name, *id, err)) == NS_OK)
+      note_removed(db, *id, removed);
   }
   return st;
 }
 
-/* Creates the row on a connection that has no transaction open. */
-static ns_status add_queue(ns_db *db, ns_bytes name, ns_err *err) {
-  const char *text = ns_sql_texts[NS_SQL_QUEUE_ADD];
+/* Creates or changes the row on a connection that has no transaction open. */
+static ns_status write_queue(ns_db *db, ns_sql sql, ns_bytes name, ns_err *err) {
+  const char *text = ns_sql_texts[sql];
   ns_value param = ns_vtext(name);
   ns_config cfg = ns_db_config_value(db);
   ns_link *other;
   ns_stmt *stmt;
   ns_status st;
   if (!db->user_tx && !db->in_tx)
-    return ns_db_run(db, NS_SQL_QUEUE_ADD, &param, err);
+    return ns_db_run(db, sql, &param, err);
   if ((st = ns_link_open(&other, &cfg, err)) != NS_OK)
     return st;
   st = ns_link_prepare(other, &stmt, NULL, text, strlen(text), err);
@@ -154,22 +168,39 @@ static ns_status add_queue(ns_db *db, ns_bytes name, ns_err *err) {
   return st;
 }
 
+/* The queue is there again. */
+static ns_status restore_queue(ns_db *db, const ns_queue_name *q, ns_err *err) {
+  ns_status st = write_queue(db, NS_SQL_QUEUE_USED, (ns_bytes){q->name, q->n}, err);
+  if (st == NS_OK)
+    note_removed(db, q->id, false);
+  return st;
+}
+
+void ns_db_queue_used(ns_db *db, int64_t id) {
+  const ns_queue_name *q = db->nremoved > 0 ? cached_by_id(db, id) : NULL;
+  ns_err none;
+  if (q != NULL && q->removed)
+    restore_queue(db, q, &none);
+}
+
 ns_status ns_queue_id(ns_db *db, ns_bytes name, bool create, int64_t *id, ns_err *err) {
   const ns_queue_name *q;
   ns_status st = ns_db_name_check(name, "queue name", NS_MAX_QUEUE, err);
   *id = 0;
   if (st != NS_OK)
     return st;
-  if ((q = cached_by_name(db, name)) != NULL) {
+  if ((q = cached_by_name(db, name)) != NULL && !(create && q->removed)) {
     *id = q->id;
     return NS_OK;
   }
   if ((st = ns_db_ready(db, err)) == NS_OK)
     st = find_queue(db, name, id, err);
   if (st == NS_OK && *id == 0 && create) {
-    if ((st = add_queue(db, name, err)) == NS_OK)
+    if ((st = write_queue(db, NS_SQL_QUEUE_ADD, name, err)) == NS_OK)
       st = find_queue(db, name, id, err);
   }
+  if (st == NS_OK && create && (q = cached_by_name(db, name)) != NULL && q->removed)
+    st = restore_queue(db, q, err);
   if (st == NS_OK && *id == 0)
     return ns_fail(err, NS_ENOTFOUND, "there is no queue '%.*s'", (int)name.n, name.p);
   return st;
@@ -230,6 +261,7 @@ ns_status ns_db_queue_paused(ns_db *db, int64_t id, bool *paused, ns_err *err) {
     known = true;
     *paused = row[0].i != 0;
     mark += row[1].type != NS_NULL ? row[1].i + 1 : 0;
+    note_removed(db, id, row[2].i != 0);
   }
   if (st == NS_OK && known && mark != db->paused.mark)
     st = read_paused(db, err);
@@ -247,6 +279,7 @@ static bool append_row(ns_queue_row **rows, size_t *cap, size_t *n, const ns_val
   memcpy(q->name, row[1].s.p, len);
   q->name[len] = '\0';
   q->paused = row[2].i != 0;
+  q->removed = row[3].i != 0;
   return true;
 }
 
@@ -261,8 +294,8 @@ static ns_status read_list(ns_db *db, ns_queue_row **rows, size_t *n, ns_err *er
       add_paused(&names, row[1].s);
     else if (!append_row(rows, &cap, n, row))
       st = ns_no_memory(err);
-    else
-      st = cache_queue(db, row[1].s, row[0].i, err);
+    else if ((st = cache_queue(db, row[1].s, row[0].i, err)) == NS_OK)
+      note_removed(db, row[0].i, row[3].i != 0);
   }
   if ((st = keep_paused(db, &names, st, err)) != NS_OK) {
     free(*rows);
