@@ -123,7 +123,7 @@ end
 ---@return string? message
 ---@return string? code
 function change.rows(handle, kind, ids)
-  return handle:execute("@filter_payload_" .. kind, "[" .. table.concat(ids, ",") .. "]")
+  return handle:execute("@admin_payloads_" .. kind, "[" .. table.concat(ids, ",") .. "]")
 end
 
 return change

@@ -73,7 +73,7 @@ describe("injection:", function()
           local first = argument:match "^%(%s*([^,]-)%s*[,)]"
           local fine = first:find '^"@[%l_]+"$' or first:find '^"@" %.%. statement$' -- a name
             or first == '"@report_jobs_page_" .. kind' or first == '"@report_why_" .. statement' -- one of some
-            or first == '"@filter_payload_" .. kind' -- ended or live
+            or first == '"@admin_payloads_" .. kind' -- ended or live
             or first == '"@report_counts_" .. statement'
             or first == "sql" -- db:execute itself
             or first == "statement" -- of report.lua, a name

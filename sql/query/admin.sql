@@ -167,6 +167,22 @@ SELECT payload = ?, COALESCE(payload = ?, FALSE) FROM nightshift_job WHERE id = 
 -- As admin_payload, of a job that has ended. Key: PRIMARY of finished, locked by admin_finished.
 SELECT payload = ?, COALESCE(payload = ?, FALSE) FROM nightshift_finished WHERE id = ? FOR UPDATE
 
+-- name: admin_payloads_ended
+-- Params: [id,…]. Index: PRIMARY of finished and of queue, one row at a time.
+SELECT STRAIGHT_JOIN f.id, f.run, q.name AS queue, f.name, f.outcome AS state, f.priority, f.attempts,
+  f.created, f.finished_at, f.reason, f.error, f.payload
+FROM JSON_TABLE(?, {ids}) v
+JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = v.id
+JOIN nightshift_queue q FORCE INDEX (PRIMARY) ON q.id = f.queue_id
+
+-- name: admin_payloads_live
+-- Params: [id,…]. Index: PRIMARY of job and of queue, one row at a time.
+SELECT STRAIGHT_JOIN j.id, j.run, q.name AS queue, j.name, 255 - j.rank AS priority, j.attempts,
+  j.created, j.due, j.payload
+FROM JSON_TABLE(?, {ids}) v
+JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id
+JOIN nightshift_queue q FORCE INDEX (PRIMARY) ON q.id = j.queue_id
+
 -- name: admin_queue_needs
 -- Params: queue id, its name five times. Key: none, all jobs, up to 1000 of the queue's; small
 -- tables. No locks. What needs a queue: its live jobs, schedules, handlers with on_dead, an adopted

@@ -49,22 +49,6 @@ SELECT finished_at, id FROM nightshift_finished FORCE INDEX (outcome)
 WHERE outcome = ? AND finished_at >= ? AND (finished_at > ? OR id > ?) AND finished_at <= ?
 ORDER BY finished_at, id LIMIT ?
 
--- name: filter_payload_ended
--- Params: [id,…]. Index: PRIMARY of finished and of queue, one row at a time.
-SELECT STRAIGHT_JOIN f.id, f.run, q.name AS queue, f.name, f.outcome AS state, f.priority, f.attempts,
-  f.created, f.finished_at, f.reason, f.error, f.payload
-FROM JSON_TABLE(?, {ids}) v
-JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = v.id
-JOIN nightshift_queue q FORCE INDEX (PRIMARY) ON q.id = f.queue_id
-
--- name: filter_payload_live
--- Params: [id,…]. Index: PRIMARY of job and of queue, one row at a time.
-SELECT STRAIGHT_JOIN j.id, j.run, q.name AS queue, j.name, 255 - j.rank AS priority, j.attempts,
-  j.created, j.due, j.payload
-FROM JSON_TABLE(?, {ids}) v
-JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id
-JOIN nightshift_queue q FORCE INDEX (PRIMARY) ON q.id = j.queue_id
-
 -- name: filter_ready
 -- Jobs of a lane. Params: queue, rank, µs twice and job to begin behind, the last µs, rows. Index:
 -- ready PRIMARY, a range.
