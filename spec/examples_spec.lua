@@ -393,6 +393,16 @@ describe("the events", function()
   end)
 end)
 
+describe("the letters", function()
+  it("are sent when they are mended, and leave nothing", function()
+    local url = db.fresh()
+    local status, out, err = proc.run { proc.lua, "examples/letters/letters.lua", env = { NIGHTSHIFT_URL = url } }
+    assert.same({ 0, "" }, { status, err })
+    assert.equal("1\tdone\n1\tdead\n1\tscheduled\ndone\tann@example.com\ndone\tbob@example.com\n"
+      .. "done\tcy@example.com\n3\tdeleted\n", out)
+  end)
+end)
+
 describe("make demo", function()
   local ROOT = assert(io.popen "pwd"):read "l"
   local BUILD = os.getenv "NIGHTSHIFT_BUILD" or "build"
