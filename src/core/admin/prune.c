@@ -214,17 +214,16 @@ static ns_status read_siblings(ns_db *db, const ns_retention *keep, members *tre
 
 /* The children of tree[from…to), behind them. A full page may end among the children of one
 ** parent; all parents before that one are read. */
-static ns_status read_level(ns_db *db, const ns_retention *keep, members *tree, size_t from, size_t to,
-                            tree_state *f, ns_err *err) {
+static ns_status read_level(ns_db *db, const ns_retention *keep, members *tree, size_t from,
+                            size_t to, tree_state *f, ns_err *err) {
   ns_buf text = NS_BUF_INIT;
   ns_status st = NS_OK;
   while (st == NS_OK && *f == GOES && from < to) {
     size_t n = to - from < BATCH ? to - from : BATCH;
-    ns_value ids = as_json(tree->items + from, n, &text);
+    const ns_value params[] = {as_json(tree->items + from, n, &text), ns_vint(BATCH)};
     bool more;
     st = text.oom ? ns_no_memory(err)
-                  : read_page(db, NS_SQL_PRUNE_MEMBERS, (ns_value[]){ids, ns_vint(BATCH)}, keep,
-                              tree, f, &more, err);
+                  : read_page(db, NS_SQL_PRUNE_MEMBERS, params, keep, tree, f, &more, err);
     if (st == NS_OK && more) {
       while (tree->items[from].id != tree->items[tree->n - 1].parent)
         from++;
@@ -239,8 +238,8 @@ static ns_status read_level(ns_db *db, const ns_retention *keep, members *tree, 
 
 /* Reads all jobs of a tree, level by level, behind the ones that 'tree' has; '*f' tells whether
 ** they go. A job that does not go is not added. */
-static ns_status walk_tree(ns_db *db, int64_t root, const ns_retention *keep, members *tree, tree_state *f,
-                           ns_err *err) {
+static ns_status walk_tree(ns_db *db, int64_t root, const ns_retention *keep, members *tree,
+                           tree_state *f, ns_err *err) {
   ns_value param = ns_vint(root);
   size_t start = tree->n;
   size_t from = start;
