@@ -329,8 +329,8 @@ describe("the testing kit", function()
     assert.equal("INVALID", select(3, t:advance(-1)))
     assert.equal("INVALID", select(3, t:advance "soon"))
     assert.equal("INVALID", select(3, t:drain "no/such/file.lua"))
-    assert.same({ nil, "drain: the table of handlers: handler 'x' is a number; it must be a function or a "
-      .. "nightshift.background{…}", "INVALID" }, { t:drain { x = 1 } })
+    assert.same({ nil, "drain: the table of handlers: handler 'x' is a number; it must be a function, a table with "
+      .. "run = function, or a nightshift.background{…}", "INVALID" }, { t:drain { x = 1 } })
     assert.equal("STATE", select(3, testing.open(db.url "another_test")))
     assert.has_error(function() t:drain() end, "nightshift: drain: the handlers must be a table of handlers, a file or "
       .. "a list of files, got nil")
@@ -347,8 +347,9 @@ describe("the testing kit", function()
     local stay = { meta = true, id = true, queue = true, listener = true }
     -- no instants, or ones of the world outside
     local no_time = " id job_id lease holder on_id parent root seq nonce backoff timeout paused connection row_id "
-      .. "thread n token last_job version declared beat cycle dead load_began load_ended "
+      .. "thread n token last_job version declared beat cycle dead load_began load_ended age most "
     local untouched = { ["job.since"] = true, ["finished.since"] = true, ["holder.started"] = true,
+      ["past_holder.started"] = true, ["past_holder.ended"] = true,
       ["served.ended"] = true, ["ready.ready_at"] = true, ["mended.last"] = true, ["notice.created"] = true,
       ["source.seen"] = true, ["source.runner"] = true, ["schedule.skipped"] = true,
       ["schedule.lacked_at"] = true }

@@ -690,7 +690,10 @@ describe("around a handler:", function()
       return {
         few = { max_attempts = 2, backoff = function() return 0.01 end, run = function() return nil, "no" end },
         more = { max_attempts = 12, backoff = function() return 0.01 end, run = function() return nil, "no" end },
-        slow = { timeout = "300ms", max_attempts = 1, run = function() sleep(0.9) return "slow" end },
+        slow = { timeout = "300ms", max_attempts = 1, run = function()
+          for _ = 1, 15 do sleep(0.1) end
+          return "slow"
+        end },
         stuck = { timeout = 0.2, max_attempts = 1, run = function() os.execute "exec sleep 60" end },
       }]], { "--drain-within", "1s", "--workers", "5" })
     local function of(id)

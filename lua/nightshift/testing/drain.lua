@@ -89,6 +89,7 @@ local function api_of(self)
       table.insert(self.lines[(at or 0) + 1], text)
       return true
     end,
+    run = function() end, -- of a program: core knows when it has claimed the job
     take_id = function()
       local ids, message, code = self.work._handle:take_ids(1)
       if not ids then return nil, message, code end

@@ -166,8 +166,8 @@ static tree_state state_of(const ns_value *r, const ns_retention *keep) {
 }
 
 /* Reads the rows of a statement: jobs of the tree. */
-static ns_status read_members(ns_db *db, ns_sql sql, const ns_retention *keep, members *tree, tree_state *f,
-                              ns_err *err) {
+static ns_status read_members(ns_db *db, ns_sql sql, const ns_retention *keep, members *tree,
+                              tree_state *f, ns_err *err) {
   const ns_value *row;
   ns_status st = NS_OK;
   while (*f == GOES && (st = ns_db_row(db, sql, &row, err)) == NS_OK && row != NULL) {
