@@ -121,7 +121,7 @@ local function read_history(db)
   each(db, [[SELECT id, outcome, reason, run, parent, JSON_VALUE(payload, '$.tag') AS tag,
     CAST(JSON_VALUE(payload, '$.after') AS SIGNED) AS after
     FROM nightshift_finished WHERE id > ? AND name NOT IN (']] .. checks.old_tree.NAME .. "', '" .. torture_rows.NAME
-    .. "', '" .. torture_ticks.NAME .. "', '" .. checks.deaths.NAME .. "', 'latest') ORDER BY id LIMIT 5000",
+    .. "', '" .. torture_ticks.NAME .. "', '" .. checks.deaths.NAME .. "', 'latest', 'erased') ORDER BY id LIMIT 5000",
     function(row) history[row.id] = row end)
   local live = {}
   each(db, "SELECT id FROM nightshift_job WHERE id > ? ORDER BY id LIMIT 5000", function(row) live[row.id] = true end)
@@ -580,6 +580,26 @@ function Audit:check_replaced(db, folder)
   if pushes > 0 then self:count("pushes that replace", pushes) end
 end
 
+-- Answers of a delete that has certainly not deleted.
+local KEPT = { STATE = true, nothing = true }
+
+--- A job whose delete was answered is gone with all its rows, one that was refused it has ended, and
+--- one without an answer is whole or gone.
+function Audit:check_erased(db, folder)
+  local said, there = {}, {}
+  for w in journal.lines(folder, "erased") do said[math.tointeger(w[3])] = w[1] == "acked" and "nothing" or w[4] end
+  for _, row in ipairs(assert(db:execute [[SELECT id, 'history' AS what FROM nightshift_finished WHERE name = 'erased'
+      UNION ALL SELECT job_id, 'a tag' FROM nightshift_tag WHERE tag = 'erased'
+      UNION ALL SELECT a.job_id, 'an attempt' FROM nightshift_attempt a]])) do
+    if said[row.id] == "ok" then self:found("erased", "job %d was deleted, and has %s", row.id, row.what) end
+    if row.what == "history" then there[row.id] = true end
+  end
+  for id, how in pairs(said) do
+    if KEPT[how] and not there[id] then self:found("lost", "job %d is not in the history; its delete: %s", id, how) end
+    self:count("deletes " .. how)
+  end
+end
+
 local EMPTY = { "job", "scheduled", "edge", "met", "lease", "expiry", "running", "unique_key", "notice" }
 
 --- Tables that are empty when all is done, and holders that were not missed.
@@ -629,6 +649,7 @@ function audit.run(db, folder)
   self:check_pushes()
   self:check_periods(db)
   self:check_replaced(db, folder)
+  self:check_erased(db, folder)
   self:check_trees()
   for id in pairs(self.pruned) do self:check_pruned(id) end
   for id, row in pairs(self.history) do

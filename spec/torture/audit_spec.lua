@@ -384,6 +384,18 @@ describe("the audit", function()
 
   plants("a job that was replaced and is lost", function() write.latest("acked", 77) end, "lost")
 
+  plants("a job that was deleted and is there", function()
+    local id = assert(q:push("erased", 1))
+    assert(assert(q:claim()):ack())
+    write.erased("acked", id)
+    write.erased("delete", id, "ok")
+  end, "erased")
+
+  plants("a job that is gone though its delete was refused", function()
+    write.erased("acked", 77)
+    write.erased("delete", 77, "STATE")
+  end, "lost")
+
   plants("a job that was pushed within the period of another", function()
     for i = 1, 2 do
       local id = push("p2." .. i)

@@ -279,6 +279,22 @@ function roles.pusher(url, seed, folder, name)
     return code
   end
 
+  local note_erased = journal.writer(folder, "erased")
+
+  -- A job that is deleted while it waits, or when it has ended; a claim that comes first keeps it.
+  local function erased()
+    local id, _, code = db:queue("ticks"):push("erased", number,
+      { delay = some(1, 0.5), backoff = 0.2, tags = { "erased" }, max_crashes = 100 })
+    if not id then return code end
+    note_erased("acked", id)
+    nst.sleep(math.random() * 0.5)
+    note_erased("delete", id, "intend")
+    local ok
+    ok, _, code = db:delete(id)
+    note_erased("delete", id, ok and "ok" or code or "NONE")
+    return code
+  end
+
   local HOW = {
     { "one", 10, function(tag) return one(tag) end }, { "bulk", 2, bulk }, { "transaction", 3, transaction },
     { "slow", 1, transaction }, { "rolled", 1, transaction }, { "sql", 2, sql },
@@ -319,7 +335,7 @@ function roles.pusher(url, seed, folder, name)
     if not db then
       db = nightshift.open(url)
       if not db then nst.sleep(0.2) end
-    elseif (math.random(15) == 1 and latest or push)() == "GONE" then
+    elseif (math.random(15) == 1 and latest or math.random(15) == 1 and erased or push)() == "GONE" then
       nst.sleep(0.1)
     else
       nst.sleep(math.random() * 0.1)
