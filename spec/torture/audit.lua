@@ -583,7 +583,7 @@ end
 -- Answers of a delete that has certainly not deleted.
 local KEPT = { STATE = true, nothing = true }
 
---- A job whose delete was answered is gone with all its rows, one that was refused it has ended, and
+--- A job whose delete was answered is gone with all its rows. One whose delete was refused has ended;
 --- one without an answer is whole or gone.
 function Audit:check_erased(db, folder)
   local said, there = {}, {}

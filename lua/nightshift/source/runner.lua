@@ -244,6 +244,12 @@ local round = failure.caught(function(self)
   return pause(self, core.clock())
 end)
 
+--- Opens the rows that were not begun, and pays for the verdicts behind the last round.
+local function leave(self)
+  tend.give_back(self.t)
+  pay.all(self.t)
+end
+
 --- Works until the host ends. A session that is gone has lost the lock.
 function runner:run()
   local host = self.host
@@ -254,7 +260,7 @@ function runner:run()
     if text then host.log("error", "adopted.error", "table", self.name, "error", text) end
     if code == "GONE" then self.owner, self.ask_at = false, -math.huge end
   end)
-  if self.owner then failure.try(give_back, self) end
+  if self.owner then failure.try(leave, self) end
   self.db:close()
 end
 
