@@ -227,14 +227,19 @@ function readers.param(item, rest)
   table.insert(item.params, { name, kind, about })
 end
 
+--- Another form of a call: "fun(self: …, filter: …): …", without self.
+function readers.overload(item, rest)
+  table.insert(item.forms, (rest:gsub("^fun%(self: [%w.]+,? ?", "(")))
+end
+
 readers["return"] = function(item, rest)
   local kind, about = split_type(rest)
   table.insert(item.returns, { kind, about })
 end
 
---- What a block says: {text, class, alias, values, fields, params, returns, code}.
+--- What a block says: {text, class, alias, values, fields, params, returns, forms, code}.
 local function item_of(block)
-  local item = { text = {}, values = {}, fields = {}, params = {}, returns = {}, code = block.code }
+  local item = { text = {}, values = {}, fields = {}, params = {}, returns = {}, forms = {}, code = block.code }
   for _, line in ipairs(block) do
     local tag, rest = line:match "^@(%l+)%s*(.*)$"
     if readers[tag] then
@@ -286,6 +291,7 @@ local function add_item(out, item)
   add_table(out, { "field", "type", "" }, item.fields)
   add_table(out, { "argument", "type", "" }, item.params)
   add_table(out, { "gives", "" }, item.returns)
+  for _, form in ipairs(item.forms) do out[#out + 1] = ("\nAlso `%s`."):format(form) end
 end
 
 -- ------------------------------------------------------------------ shell

@@ -565,7 +565,7 @@ function Db:wait_all(ids, wait) end
 --- priority. A dead or cancelled job is changed for its retry, but for `due`.
 --- A filter: all of its jobs, each in a transaction of its own; `retry`: dead or cancelled ones run
 --- again.
----@overload fun(self: nightshift.Db, filter: nightshift.Filter, change: nightshift.Change, opts: nightshift.UpdateMany)
+---@overload fun(self: nightshift.Db, filter: nightshift.Filter, change: nightshift.Change, opts: nightshift.UpdateMany?): nightshift.ManyCounts?, string?, nightshift.Code?
 ---@param id integer
 ---@param change nightshift.Change
 ---@return true? ok
@@ -576,7 +576,7 @@ function Db:update(id, change) end
 
 --- Gives a live job another priority; a ready one is the last of its new lane.
 --- `tree`: all below it as well.
----@overload fun(self: nightshift.Db, filter: nightshift.ManyOptions, priority: integer): nightshift.ManyCounts?
+---@overload fun(self: nightshift.Db, filter: nightshift.ManyOptions, priority: integer): nightshift.ManyCounts?, string?, nightshift.Code?
 ---@param id integer
 ---@param priority integer 0 to 255
 ---@param opts {tree: boolean?}?
@@ -805,7 +805,7 @@ function Db:prune(opts) end
 ---@return nightshift.Code? code
 function Db:rescue(opts) end
 
---- Creates or upgrades the tables, and makes procedures and view anew.
+--- Creates or upgrades the tables, and makes procedures and views anew.
 ---@return integer? before version found, 0 for none
 ---@return integer|string|nil now version now, or the message
 ---@return nightshift.Code? code `DENIED`, `SCHEMA`, `BUSY`

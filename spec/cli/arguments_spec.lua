@@ -972,7 +972,9 @@ describe("the made reference", function()
     for line in io.lines "library/nightshift.lua" do
       local field = line:match "^%-%-%-@field (%S+)"
       local call = line:match "^function ([%w_.:]+%b())"
+      local form = line:match "^%-%-%-@overload fun%(self: [%w.]+, (.*)"
       class = line:match "^%-%-%-@class ([%w.]+)" or class
+      if form then assert.matches("Also `(" .. form .. "`", lua_page, 1, true) end
       if call then assert.matches("### `" .. call:gsub("^%u", string.lower) .. "`", lua_page, 1, true) end
       if field then
         local section = lua_page:match("\n## " .. class:gsub("%p", "%%%0") .. "\n(.-)\n## ") or lua_page
