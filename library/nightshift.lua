@@ -302,7 +302,8 @@ function Db:why(id) end
 
 --- Lists jobs, without their payloads. With a state: next first, or newest
 --- first when finished. Where no key leads to the wanted jobs, among more than 20,000, it looks at
---- so many, newest id first; `more.after` goes on from there.
+--- so many, newest id first; `more.after` goes on from there. A list of one live state is in the
+--- order of claims, and has no next page: ask for a larger limit.
 ---@param filter nightshift.JobFilter?
 ---@return nightshift.JobRow[]? rows
 ---@return {after: integer, looked: integer?}|string|nil more nil: that is all; or the message

@@ -468,6 +468,31 @@ describe("the pages", function()
   end)
 end)
 
+describe("the reference", function()
+  it("names verbs and options that there are", function()
+    local page, library = read "doc/reference.md", read "library/nightshift.lua"
+    local classes = { db = "Db", q = "Queue", job = "Job", tx = "Transaction", t = "Testing" }
+    local program, n = {}, 0
+    for path in io.popen("ls lua/nightshift/cli/*.lua"):lines() do program[#program + 1] = read(path) end
+    local shell = table.concat(program)
+    for row in page:gmatch "\n(|[^\n]*)" do
+      for object, verb in row:gmatch "`(%l+):([%l_]+)%(" do
+        local class = classes[object]
+        if class then
+          n = n + 1
+          assert.is_truthy(library:find(("function %s:%s("):format(class, verb), 1, true), object .. ":" .. verb)
+        end
+      end
+      for option in row:gmatch "`(%-%-[%l-]+)" do
+        n = n + 1
+        local made = '"' .. option:sub(3) .. '"' -- of a list of words
+        assert.is_truthy(shell:find(option, 1, true) or shell:find(made, 1, true), option)
+      end
+    end
+    assert.is_true(n > 100)
+  end)
+end)
+
 --- The block of a page, in Lua unless told, that holds a text.
 local function block(page, text, language)
   for code in read(page):gmatch("```" .. (language or "lua") .. "\n(.-)```") do

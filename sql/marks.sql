@@ -93,8 +93,8 @@ LEFT(REGEXP_REPLACE(LEFT(SUBSTRING_INDEX({live_error}, CHAR(10 USING utf8mb4), 1
 -- Is ended job f among the wanted ones? Params: as filter_live; of the time: of the oldest end.
 (? IS NULL OR f.queue_id = ?) AND (? IS NULL OR f.name = ?) AND (? IS NULL OR f.parent = ?)
   AND (? IS NULL OR f.finished_at >= ?)
-  AND (? IS NULL OR {ended_error} = ?
-    OR SUBSTRING_INDEX({ended_error}, CHAR(10 USING utf8mb4), 1) = ? OR (? IS NOT NULL AND LEFT({ended_error}, CHAR_LENGTH(?)) = ? AND {ended_kind} = ?))
+  AND (? IS NULL OR (f.outcome <> 'done' AND ({ended_error} = ?
+    OR SUBSTRING_INDEX({ended_error}, CHAR(10 USING utf8mb4), 1) = ? OR (? IS NOT NULL AND LEFT({ended_error}, CHAR_LENGTH(?)) = ? AND {ended_kind} = ?))))
   AND (? IS NULL OR EXISTS (SELECT 1 FROM nightshift_tag w WHERE w.job_id = f.id AND w.tag = ?))
 
 -- mark: prunes_with

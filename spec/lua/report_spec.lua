@@ -490,6 +490,9 @@ describe("states:", function()
         local one = db:jobs { queue = q.name, error = kind, state = "dead" }
         assert.same({ id }, ids_of(one), kind)
       end
+      q:push "job"
+      q:claim():ack() -- it is of no error, not of an empty one
+      assert.same({ found[""] }, ids_of(db:jobs { queue = q.name, error = "" }))
       for _, kind in ipairs(assert(db:errors { queue = q.name })) do
         assert.equal(found[kind.error], kind.id, kind.error)
         found[kind.error] = nil

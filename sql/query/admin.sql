@@ -57,7 +57,7 @@ WHERE j.id = ?
 
 -- name: admin_info_finished
 -- Params: job. Keys: PRIMARY of finished, holder and past_holder, and of tag, one row. No locks.
-SELECT f.id, f.run, f.queue_id, q.name AS queue, f.name, f.payload, NULL AS state,
+SELECT f.id, f.run, f.queue_id, q.name AS queue, f.name, f.payload, f.state,
   f.attempts, f.polls, f.crashes, f.max_attempts, f.max_polls, f.max_crashes,
   f.priority, f.parent, f.root, f.created, f.created AS due, f.deadline,
   f.timeout, f.nonce, f.ukey, 0 AS unmet, NULL AS progress, NULL AS status,

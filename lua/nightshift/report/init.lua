@@ -217,7 +217,11 @@ function report.jobs(handle, given)
       return units.rows(page(handle, ends, wanted, state, after, limit))
     end
   end
-  return units.rows((state and listings[state] or every_state)(handle, wanted, limit))
+  if state then return units.rows(listings[state](handle, wanted, limit)) end
+  local rows
+  rows, message, code = every_state(handle, wanted, limit)
+  if not rows then return nil, message, code end
+  return units.rows(rows, #rows >= limit and { after = rows[#rows].id } or nil)
 end
 
 -- --------------------------------------------------------------------- errors
