@@ -288,7 +288,8 @@ function Audit:check_end(id, row)
       run.verdict and "said " .. run.verdict or run.starts and "never finished" or "never started")
   elseif row.outcome == "dead" then
     local said = ENDING[row.reason]
-    if said and run.verdict and run.verdict ~= said then
+    local frozen = row.reason == "failed" and run.pid and self:fault(run.pid, run.at, run.at + 60) -- it timed out
+    if said and run.verdict and run.verdict ~= said and not frozen then
       self:found("effect", "job %d is dead (%s) with run %d, which said %s", id, row.reason, row.run, run.verdict)
     elseif row.reason == "child failed" then
       self:check_child_failed(id, row)

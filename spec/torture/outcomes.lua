@@ -76,8 +76,10 @@ end
 --- This process.
 function outcomes.pid() return pid end
 
+-- Polls are counted anew by a retry, which keeps the state.
 local function check(job)
   local state = job.state or { polls = 0, last = 0 }
+  if job.polls == 0 then state.polls = 0 end
   if state.polls ~= job.polls then
     note("bad", job.id, job.run, ("state-of-poll-%s-but-the-job-is-at-%s"):format(state.polls, job.polls))
   end
