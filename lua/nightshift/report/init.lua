@@ -221,7 +221,8 @@ function report.jobs(handle, given)
   local rows
   rows, message, code = every_state(handle, wanted, limit)
   if not rows then return nil, message, code end
-  return units.rows(rows, #rows >= limit and { after = rows[#rows].id } or nil)
+  if #rows < limit then return units.rows(rows) end
+  return units.rows(rows, { after = rows[#rows].id })
 end
 
 -- --------------------------------------------------------------------- errors
