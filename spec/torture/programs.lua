@@ -262,10 +262,10 @@ function roles.pusher(url, seed, folder, name)
     local ok, _, code = db:execute("CALL nightshift_push(?, ?, ?, ?)", queues[math.random(3)], "work", payload,
       assert(nightshift.encode(opts)))
     if not ok then return nil, code == "BUSY" and "GONE" or code end -- cut behind its last row, it is there
-    local rows, _, later = db:execute "SELECT @nightshift_id AS id"
+    local rows = db:execute "SELECT @nightshift_id AS id"
     db:execute "CALL nightshift_ring()"
     local id = rows and rows[1].id
-    return id and { id }, id and nil or later or "GONE"
+    return id and { id }, not id and "GONE" or nil -- it is there, under an id that was not read
   end
 
   local note_latest = journal.writer(folder, "latest")
