@@ -16,7 +16,7 @@
 #include <lua.h>
 #include <stdbool.h>
 
-#include "nightshift_host.h"
+#include "nightshift_admin.h"
 #include "shared/shared.h"
 
 /* The server's own JSON functions accept no deeper nesting than this, so a

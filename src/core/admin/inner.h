@@ -6,6 +6,7 @@
 
 #include "db/db.h"
 #include "handle.h"
+#include "nightshift_admin.h"
 
 /* A live job's row, locked. */
 typedef struct ns_live {
@@ -70,7 +71,7 @@ extern const char *const ns_admin_outcomes[NS_OUTCOMES];
 ** 'bounded' and rules alone it stays with the handle, so that counting goes on where it was; else
 ** it is 'own'. Errors: GONE, DENIED, NOMEM. */
 ns_status ns_admin_rules_take(ns_db *db, const int64_t *given, bool bounded, ns_retention *own,
-                            ns_retention **keep, ns_err *err);
+                              ns_retention **keep, ns_err *err);
 void ns_admin_rules_free(ns_retention *r);
 
 /* Is it one age for all queues? */

@@ -6,7 +6,7 @@
 
 #include "db/db.h"
 #include "handle.h"
-#include "nightshift_host.h"
+#include "nightshift_admin.h"
 
 #define NS_TREE_BATCH 500 /* jobs per transaction */
 #define NS_UNSEEN_HOLDER (-1) /* a holder: the claim's lease cannot be seen yet */

@@ -20,6 +20,7 @@
 #include "db/db.h"
 #include "handle.h"
 #include "link/link.h"
+#include "nightshift_admin.h"
 #include "wake/wake.h"
 
 #define SLICE (10 * NS_SECOND) /* from one look at the edges to the next */
