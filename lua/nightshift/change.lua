@@ -5,9 +5,10 @@
 -- and is in the same run.
 
 local core = require "nightshift.core"
+local failure = require "nightshift.failure"
 local options = require "nightshift.options"
 
-local raise = options.raise
+local must, raise = failure.must, options.raise
 
 local change = {}
 
@@ -79,17 +80,10 @@ local function change_of(checked, make, row)
   return own, text
 end
 
---- Changes a job, and has it run again, in one transaction.
-local function write_again(handle, ...)
-  local ok, message, code = handle:begin()
-  if not ok then return nil, message, code end
-  local holder
-  ok, message, code, holder = handle:update(...)
-  if ok then ok, message, code, holder = handle:retry((...)) end
-  if ok then ok, message, code = handle:commit() end
-  if ok then return true end
-  handle:rollback()
-  return nil, message, code, holder
+--- Changes a job, and has it run again, in a transaction.
+local function write_again(handle, id, ...)
+  must(handle:update(id, ...))
+  return must(handle:retry(id))
 end
 
 --- Changes one job. STATE: it cannot be changed, has gone on, or was changed by another.
@@ -102,7 +96,7 @@ end
 ---@return boolean? changed false: there is no new payload
 ---@return string? message
 ---@return string? code
----@return integer? holder
+---@return integer? holder with DUPLICATE, unless it is to run again
 function change.write(handle, checked, make, row, ended, again)
   local run, own, text = nil, checked, nil
   if make then
@@ -111,7 +105,7 @@ function change.write(handle, checked, make, row, ended, again)
     own, text, code = change_of(checked, make, row)
     if not own then return own, text, code end
   end
-  if again then return write_again(handle, row.id, own, ended, run, text) end
+  if again then return failure.transaction(handle, write_again, handle, row.id, own, ended, run, text) end
   return handle:update(row.id, own, ended, run, text)
 end
 

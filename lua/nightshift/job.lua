@@ -222,7 +222,7 @@ function job.ack_on(self, backend, result)
   if self._unspawned then return nil, self._unspawned, self._unspawned_code end
   self._settled = "ack"
   local verdict = { kind = "ack", result = result, children = self._children }
-  if not its.committed then return backend.entry(self, verdict) end
+  if not its.committed then return backend.entry(self, verdict) end -- else it is one of `nightshift run`
   self._verdict = verdict
   table.insert(backend.in_transaction, self)
   return false

@@ -137,7 +137,7 @@ static ns_status take_given(ns_db *db, ns_retention *keep, const int64_t *given,
 }
 
 ns_status ns_admin_rules_take(ns_db *db, const int64_t *given, bool bounded, ns_retention *own,
-                            ns_retention **keep, ns_err *err) {
+                              ns_retention **keep, ns_err *err) {
   for (size_t i = 0; i < NS_OUTCOMES; i++)
     bounded = bounded && given[i] == NS_KEEP_BY_RULE;
   *keep = own;
@@ -198,8 +198,9 @@ ns_status ns_admin_rules_count(ns_db *db, const char *outcome, ns_keeps *k, ns_e
 /* ------------------------------------------------------------------ asking */
 
 static bool is_cut(const ns_keep *rule, ns_past_row row) {
-  return rule->cut.id != 0 && (row.finished_at < rule->cut.finished_at ||
-                               (row.finished_at == rule->cut.finished_at && row.id <= rule->cut.id));
+  const ns_past_row *cut = &rule->cut;
+  return cut->id != 0 && (row.finished_at < cut->finished_at ||
+                          (row.finished_at == cut->finished_at && row.id <= cut->id));
 }
 
 bool ns_admin_rules_goes(const ns_keeps *k, int64_t queue_id, int64_t age, ns_past_row row) {

@@ -122,9 +122,10 @@ int64_t ns_claim_run_age(ns_db *db, int64_t lease, int64_t began) {
   const ns_lease *b =
       began == 0 && !db->is_host ? ns_claim_leases_batch(&db->claim.leases, lease) : NULL;
   int64_t since = b != NULL ? b->taken : began;
-  int64_t age = ns_mono_us() - since;
+  int64_t age;
   if (since <= 0)
     return 0;
+  age = ns_mono_us() - since;
   return age < 1 ? 1 : age < RUN_AGE_MAX ? age : RUN_AGE_MAX;
 }
 
