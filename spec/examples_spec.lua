@@ -497,11 +497,10 @@ describe("make demo", function()
     make(dir .. "/partly", "secret")
     make(dir .. "/shut", "a")
     if sh "id -u" == "0\n" then
+      local closed = proc.closed_to_nobody()
+      if closed then return pending(closed) end
       as = "setpriv --reuid=65534 --regid=65534 --clear-groups env HOME=" .. quote(out)
       assert(os.execute(("chown -R 65534:65534 %s"):format(quote(t))))
-      if not os.execute(("%s test -r %s/Makefile 2>/dev/null"):format(as, quote(ROOT))) then
-        pending "no ordinary user can read this folder"
-      end
     end
     assert(os.execute(("chmod 0 %s/partly/secret %s/shut"):format(quote(dir), quote(dir))))
     local text, code = demo(as)

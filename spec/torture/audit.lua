@@ -279,6 +279,13 @@ end
 
 local ENDING = { failed = "fail", discarded = "discard", ["poll deadline"] = "again" }
 
+--- Was its worker frozen within a minute? Then the run timed out, though the handler had said ack.
+function Audit:was_frozen(run)
+  for _, fault in ipairs(self.faults[run.pid] or {}) do
+    if fault.how == "worker-STOP" and fault.at >= run.at and fault.at <= run.at + 60 then return true end
+  end
+end
+
 --- Does how the job ended agree with what its last run wrote?
 function Audit:check_end(id, row)
   local run = (self.runs[id] or {})[row.run] or {}
@@ -288,8 +295,7 @@ function Audit:check_end(id, row)
       run.verdict and "said " .. run.verdict or run.starts and "never finished" or "never started")
   elseif row.outcome == "dead" then
     local said = ENDING[row.reason]
-    local frozen = row.reason == "failed" and run.pid and self:fault(run.pid, run.at, run.at + 60) -- it timed out
-    if said and run.verdict and run.verdict ~= said and not frozen then
+    if said and run.verdict and run.verdict ~= said and not self:was_frozen(run) then
       self:found("effect", "job %d is dead (%s) with run %d, which said %s", id, row.reason, row.run, run.verdict)
     elseif row.reason == "child failed" then
       self:check_child_failed(id, row)

@@ -260,6 +260,14 @@ describe("the audit", function()
     assert(job:fail "wrong")
   end, "effect")
 
+  plants("nothing of an ack whose worker was frozen before it was told", function()
+    push("p2.1", { max_attempts = 1 })
+    local job = run()
+    finish(job, "ack")
+    write.faults("fault", "worker-STOP", 4711)
+    assert(job:fail "timeout after 3 s")
+  end)
+
   plants("an ack that was confirmed and did not count", function()
     push "p2.1"
     local job = run()
