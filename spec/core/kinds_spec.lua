@@ -114,7 +114,12 @@ describe("names that a claim asks for:", function()
         local job = handle:job(ids[i])
         assert.same({ "ready", 1 }, { job.state, job.run })
       end
-      assert.same({ "b", "b", "c" }, names(assert(q:claim_many(10, { names = { "c", "b" } }))))
+      local found = {} -- a claim that met other names looks at the next priority for 3 ms at most
+      while #found < 3 do
+        local more = assert(q:claim_many(10, { names = { "c", "b" }, wait = 20 }))
+        table.move(names(more), 1, #more, #found + 1, found)
+      end
+      assert.same({ "b", "b", "c" }, found)
     end)
 
     it("is followed by one of all, or of others, that sees all", function()

@@ -440,6 +440,7 @@ return {
 
   it("is told of while nothing can be written, and of no job that runs", function()
     local id, other = started("ends", "runs")
+    eventually(function() return handle:execute("SELECT COUNT(*) AS n FROM nightshift_running")[1].n == 2 end)
     assert(locker:execute "FLUSH TABLES WITH READ LOCK")
     go(ends)
     local got = owed(id)
@@ -465,6 +466,20 @@ return {
     eventually(function() return not handle:stats().holders[1].unsettled end)
     _, out = proc.nightshift({ "status" }, url)
     assert.is_nil(out:find("does not take", 1, true))
+    ended(other, "done")
+  end)
+
+  it("does not make of a job that began behind it one that waits for its batch", function()
+    local id, other = started("ends", "runs")
+    assert(locker:execute "FLUSH TABLES WITH READ LOCK")
+    go(ends)
+    owed(id)
+    eventually(function()
+      return handle:execute [[
+        SELECT MAX(claimed) + 2e6 < UNIX_TIMESTAMP(NOW(6)) * 1e6 AS late FROM nightshift_lease]][1].late == 1
+    end)
+    assert.equal("running", (select(2, handle:why(other)).kind))
+    assert(locker:execute "UNLOCK TABLES")
     ended(other, "done")
   end)
 

@@ -223,7 +223,7 @@ describe("a row", function()
   it("that others have had for too long comes back, with an attempt more", function()
     local t = open(1, 2)
     all [[UPDATE migration_task SET status = 'processing', claimedBy = 'theirs',
-      claimedAt = NOW() - INTERVAL IF(id = 1, 119, 121) SECOND]]
+      claimedAt = NOW() - INTERVAL IF(id = 1, 60, 121) SECOND]]
     assert.equal(1, t:rescue())
     assert.same({ { status = "processing", iteration = 0 }, { status = "open", iteration = 1 } },
       all "SELECT status, iteration FROM migration_task ORDER BY id")

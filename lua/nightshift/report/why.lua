@@ -114,13 +114,14 @@ local function limited(handle, fact, claim)
 end
 
 --- A handler that has ended with a verdict that the database does not take. Only its host knows
--- that, so all other jobs are said to run.
+-- that, so all other jobs are said to run. The second value is true when the host has such
+-- verdicts: then it cannot show which jobs run, either.
 local function unsettled(handle, row, fact, claim)
   local found, message, code = hosts.owed(handle, claim.holder)
   if not found then error { message = message, code = code } end
   local told = found[claim.holder]
   local verdict = told and told.by_job[row.id]
-  if not verdict or verdict.run ~= row.run then return false end
+  if not verdict or verdict.run ~= row.run then return false, told ~= nil end
   fact.kind, fact.progress, fact.status = "unsettled", nil, nil
   fact.waited, fact.server = verdict.waited, told.server
   fact.says = ("has run for %s on %s, and its verdict has waited for %s, for the database does not take it%s"):format(
@@ -139,17 +140,19 @@ local function running(handle, row)
   }
   local took = seconds(claim.now - claim.claimed)
   local lives = claim.host and not claim.dead and not is_gone(handle, claim)
-  if lives and unsettled(handle, row, fact, claim) then return fact end
+  local owed, mute = false, false
+  if lives then owed, mute = unsettled(handle, row, fact, claim) end
+  if owed then return fact end
+  local waits = claim.workers and not claim.started and not mute and claim.now - claim.claimed > WAITS_LONG
   if not lives then
     fact.kind = "lost"
     fact.says = ("was taken %s ago by %s, which is gone; whatever host lives gives it back, and so does "
       .. "nightshift rescue"):format(took, claim.host and place(claim) or "somebody")
-  elseif claim.workers and not claim.started and claim.shown >= math.max(1, claim.workers)
-      and claim.now - claim.claimed > WAITS_LONG then
+  elseif waits and claim.shown >= math.max(1, claim.workers) then
     fact.kind, fact.workers = "busy", claim.workers
     fact.says = ("was taken %s ago by %s, and waits there for one of its %s, which are all busy"):format(
       took, place(claim), count(claim.workers, "worker"))
-  elseif claim.workers and not claim.started and claim.now - claim.claimed > WAITS_LONG then
+  elseif waits then
     fact.kind, fact.workers = "batch", claim.workers -- a job that runs is shown within a second
     fact.says = ("was taken %s ago by %s, and waits there for more jobs of its batch"):format(took, place(claim))
   elseif not limited(handle, fact, claim) then
