@@ -457,6 +457,7 @@ options.UPDATE = {
   due = options.instant,
   max_attempts = options.COUNT,
   tags = tags,
+  set = options.typed "table", -- change.lua makes a function of it, so it is never read
 }
 
 --- The options of a push; the core checks them again.
