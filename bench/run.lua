@@ -5,11 +5,11 @@
 -- multiplies the numbers of jobs.
 --
 -- A question is a file that stands in up to three places, and knows by `...` it is: required
--- here, it returns a function of the stage, or several of them by name. Loaded by `nightshift work`, it returns its
--- handlers. Run as a program it measures, in a process of its own, and prints lines. The
--- function of the stage returns `title`, `text` (optional), `rounds` (3) and `ask`: functions
--- that return a line or a list of lines. `prepare` and `clean` are optional: they run once
--- around all rounds. In each round all of `ask` are called in turn.
+-- here, it returns a function of the stage, or several of them by name. Loaded by `nightshift
+-- work`, it returns its handlers. Run as a program it measures, in a process of its own, and prints
+-- lines. The function of the stage returns `title`, `text` (optional), `rounds` (3) and `ask`:
+-- functions that return a line or a list of lines. `prepare` and `clean` are optional: they run
+-- once around all rounds. In each round all of `ask` are called in turn.
 local nightshift = require "nightshift"
 local report = require "bench.lib.report"
 local stage = require "bench.lib.stage"

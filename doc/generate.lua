@@ -2,7 +2,7 @@
 -- `--help`, the manual pages and the reference are one text. Of descriptions: pictures.
 --
 --     lua5.4 doc/generate.lua man FOLDER VERSION  nightshift(1), and one page for each command
---     lua5.4 doc/generate.lua reference FOLDER    reference-lua.md and reference-shell.md, which have everything
+--     lua5.4 doc/generate.lua reference FOLDER    reference-lua.md and reference-shell.md: all of it
 --     lua5.4 doc/generate.lua pictures FOLDER     of doc/pictures/NAME.dot: NAME.svg
 
 local USAGE = "usage: generate.lua man|reference|pictures FOLDER [VERSION]"

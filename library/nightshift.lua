@@ -690,8 +690,8 @@ function Db:flow(root) end
 function Db:flow_many(roots) end
 
 ---@class nightshift.AdoptStatus values of the status column: text, whole numbers,
----booleans or nightshift.null; in a column of dates "now" is the present, or any date not named for another state:
----"1970-01-01 00:00:01"
+--- booleans or nightshift.null; in a column of dates "now" is the present, or any date not named
+--- for another state: "1970-01-01 00:00:01"
 ---@field column string
 ---@field open string|integer|boolean|lightuserdata
 ---@field processing string|integer|boolean|lightuserdata|nil
@@ -765,8 +765,8 @@ function Db:stats() end
 ---@field dead {age: number|false, count: integer|false}
 ---@field cancelled {age: number|false, count: integer|false}
 
---- Removes a queue that nothing needs, with its pause. Its history stays; the next push to that name
---- makes it anew.
+--- Removes a queue that nothing needs, with its pause. Its history stays; the next push to that
+--- name makes it anew.
 ---@param name string
 ---@return true? ok
 ---@return string? message with `STATE`: what needs it
@@ -790,8 +790,8 @@ function Db:retention() end
 
 --- Deletes history now: what the rules of `retain` do not keep (without any: done jobs after a day,
 --- others after 30). Or what is older than `done` and `dead` (cancelled jobs too); false keeps that
---- kind. A tree of jobs goes as a whole, when all of it has finished and may go. `tree`: the tree of
---- one job, however old.
+--- kind. A tree of jobs goes as a whole, when all of it has finished and may go. `tree`: the tree
+--- of one job, however old.
 ---@param opts {done: nightshift.Duration|false|nil, dead: nightshift.Duration|false|nil, tree: integer?}?
 ---@return integer? deleted
 ---@return string? message
@@ -1037,8 +1037,8 @@ local Queue = {}
 ---@field key string any text of 1 to 190 characters, compared byte by byte
 ---@field period nightshift.Duration? from the push: a job that is done sooner has the key until then
 ---@field on_conflict "refuse"|"keep"|"replace"|nil when a job has the key: `DUPLICATE` (default); nothing is pushed
----and the id is that job's; or a job that has not begun becomes this one, and one that has is followed by it. Not in
----flows and for children
+--- and the id is that job's; or a job that has not begun becomes this one, and one that has is
+--- followed by it. Not in flows and for children
 
 ---@class nightshift.PushOptions
 ---@field delay nightshift.Duration? run it this much later
@@ -1124,10 +1124,10 @@ function Queue:resume() end
 ---@return nightshift.Code? code
 function Queue:stats() end
 
---- A claimed job. Its times are seconds by the server's clock; instants are since 1970, UTC, with fractions.
---- `local job <close> = q:claim()` gives it back when unsettled; an error
---- that leaves the block fails it.
---- A verb ends it once; a second one says STALE. Inside a handler: `return job:again(30)`.
+--- A claimed job. Its times are seconds by the server's clock; instants are since 1970, UTC, with
+--- fractions. `local job <close> = q:claim()` gives it back when unsettled; an error that leaves
+--- the block fails it. A verb ends it once; a second one says STALE. Inside a handler: `return
+--- job:again(30)`.
 ---@class nightshift.Job
 ---@field id integer
 ---@field key string constant per job, for idempotency elsewhere
@@ -1353,8 +1353,8 @@ function Job:db() end
 ---@field load_ended number? when they were last read, or could not be
 ---@field load_error string? why they could not be read; the earlier ones go on
 ---@field unsettled {n: integer, oldest: number, server: string?}? verdicts that have waited for more than a second to
----be written: how many, seconds of the oldest, the server's state of the host's wait; an account that may not see the
----host's sessions gets none
+--- be written: how many, seconds of the oldest, the server's state of the host's wait; an account
+--- that may not see the host's sessions gets none
 
 ---@class nightshift.Why the facts of db:why
 ---@field kind nightshift.WhyKind
@@ -1459,7 +1459,8 @@ function Job:db() end
 ---@class nightshift.testing
 local testing = {}
 
---- Opens the kit of this process, without jobs. `nightshift.open()` opens its database from then on.
+--- Opens the kit of this process, without jobs. `nightshift.open()` opens its database from then
+-- on.
 ---@param where string|{url: string?, dir: string?}|nil URL of a database of tests; nil: on a private server
 ---@return nightshift.Testing|nil
 ---@return string? message

@@ -1,5 +1,5 @@
--- The examples: every byte arrives, whatever is killed in between; a program in C is built against what is installed.
--- And the rock.
+-- The examples: every byte arrives, whatever is killed in between; a program in C is built against
+-- what is installed. And the rock.
 
 local db = require "spec.support.db"
 local host = require "spec.support.host"

@@ -1,7 +1,7 @@
 -- Faults of the world around. Deadlocks, lock waits and locked tables, in every verb and in a host:
--- real ones, made by another session that holds the rows or tables. Tables, rights and rows that are
--- not as expected. Clocks that jump: the server's, which is the only one that counts, and a host's,
--- which does not.
+-- real ones, made by another session that holds the rows or tables. Tables, rights and rows that
+-- are not as expected. Clocks that jump: the server's, which is the only one that counts, and a
+-- host's, which does not.
 
 local db = require "spec.support.db"
 local host = require "spec.support.host"

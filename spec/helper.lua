@@ -30,7 +30,7 @@ end
 --
 --     local handle, q, url
 --     with_database(function(...) handle, q, url = ... end)
--- @tparam function take called before each test with handle, queue, URL, and the name of the database
+-- @tparam function take called before each test with handle, queue, URL, and the database's name
 function with_database(take)
   local handle
   busted.before_each(function()

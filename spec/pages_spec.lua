@@ -191,7 +191,7 @@ local function check_comments(path, tell)
   end)
   for _, comment in ipairs(writing.comments(path, text)) do
     for line in (comment.alone and comment.text or ""):gmatch "[^\n]+" do
-      local most = line:find "^%-@" and math.huge or path:find "%.lua$" and 120 or 100 -- an annotation has one line
+      local most = line:find "^%-@" and math.huge or 100 -- an annotation has one line
       if utf8.len(line) > most then tell(comment.line, " a long line: " .. line) end
     end
   end
@@ -678,7 +678,8 @@ local function steps_of_tutorial()
   return list
 end
 
--- The first word of what is shown that an output has not, in order. Words with digits (ids, times) differ.
+-- The first word of what is shown that an output has not, in order. Words with digits (ids, times)
+-- differ.
 local function first_missing(shown, out)
   local at = 1
   for word in shown:gmatch "[^%s…]+" do

@@ -1,5 +1,6 @@
--- nightshift.testing, the kit for tests of applications. It has a clean database, a clock that moves,
--- and crashes at named points. Jobs run in the process of the tests, those of the examples, too.
+-- nightshift.testing, the kit for tests of applications. It has a clean database, a clock that
+-- moves, and crashes at named points. Jobs run in the process of the tests, those of the examples,
+-- too.
 
 local core = require "nightshift.core"
 local db = require "spec.support.db"

@@ -1,7 +1,7 @@
 -- Rows of an adopted table: a host, and 50 programs that claim by themselves. Also in a table of a
 -- million rows, with 64 KiB in each row, and with a server 1 ms away. The table is the first
--- published design's, in spec/support/designs.lua. Each way is one run of this program, which prints
--- one JSON line.
+-- published design's, in spec/support/designs.lua. Each way is one run of this program, which
+-- prints one JSON line.
 --   lua5.4 bench/questions/adopted.lua URL BUILD host|programs OPEN [DONE [BYTES [MS [BATCH]]]]
 -- OPEN rows are open, of OPEN + DONE; each has a text of BYTES; each reply of the server comes MS
 -- later. The time is from the table's resumption to the last verdict.

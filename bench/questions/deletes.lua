@@ -1,7 +1,7 @@
--- Deleted rows. "prune": jobs of one queue beside a host's own prune of a large tree of another, a day
--- too old: the delay of their starts. "purge": rows that purge cannot remove: the same work with and
--- without a transaction that reads, open elsewhere for the whole run, as a backup's. Prints a JSON
--- line; of purge each figure of both, and the cost of one relative to the other.
+-- Deleted rows. "prune": jobs of one queue beside a host's own prune of a large tree of another, a
+-- day too old: the delay of their starts. "purge": rows that purge cannot remove: the same work
+-- with and without a transaction that reads, open elsewhere for the whole run, as a backup's.
+-- Prints a JSON line; of purge each figure of both, and the cost of one relative to the other.
 --   lua5.4 bench/questions/deletes.lua URL BUILD SCALE WHAT
 -- WHAT is `prune`, or of purge one of
 --   claim BATCH    settles a batch and claims the next, by the C library

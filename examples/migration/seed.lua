@@ -1,5 +1,6 @@
 -- Creates the table with a task for each file below FOLDER, at most LIMIT of them.
--- usage: lua5.4 seed.lua FOLDER BASE [LIMIT]     BASE: where FOLDER is served, e.g. http://127.0.0.1:8000
+-- usage: lua5.4 seed.lua FOLDER BASE [LIMIT]     BASE: where FOLDER is served, e.g.
+-- http://127.0.0.1:8000
 local nightshift = require "nightshift"
 local url = require "socket.url"
 

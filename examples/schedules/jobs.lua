@@ -1,6 +1,6 @@
--- Recurring jobs: a handler that says when it runs. `nightshift work examples/schedules/jobs.lua` pushes
--- and runs them; `nightshift schedules` shows the next ticks, `nightshift schedules run report.daily`
--- pushes the report at once.
+-- Recurring jobs: a handler that says when it runs. `nightshift work examples/schedules/jobs.lua`
+-- pushes and runs them; `nightshift schedules` shows the next ticks, `nightshift schedules run
+-- report.daily` pushes the report at once.
 return {
   ["report.daily"] = {
     cron = "0 3 * * *", zone = "Europe/Vienna", payload = { format = "pdf" },

@@ -1,5 +1,5 @@
---- What db:update changes about a job: values, or how the new payload is made from the old one, by a
--- function or a merge patch.
+--- What db:update changes about a job: values, or how the new payload is made from the old one, by
+-- a function or a merge patch.
 --
 -- Invariant: a payload that was made from another one is written only while the job has that one,
 -- and is in the same run.
@@ -23,8 +23,8 @@ function change.is_object(value)
   return key == nil or type(key) == "string"
 end
 
---- A value after a merge patch, RFC 7396: objects are merged, null deletes a key, all else takes the
--- place of what was there.
+--- A value after a merge patch, RFC 7396: objects are merged, null deletes a key, all else takes
+-- the place of what was there.
 ---@param target any is not changed
 ---@param patch any
 ---@return any

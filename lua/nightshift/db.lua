@@ -44,8 +44,8 @@ local function check_text(verb, name)
 end
 
 --- Removes a queue that nothing needs, with its pause. Live jobs need it, schedules, `on_dead`, an
--- adopted table, and live hosts that serve it by name: STATE names them. Its history stays. The next
--- push to that name makes it anew.
+-- adopted table, and live hosts that serve it by name: STATE names them. Its history stays. The
+-- next push to that name makes it anew.
 ---@param name string
 ---@return true|nil
 ---@return string? message
@@ -57,8 +57,9 @@ function methods:remove_queue(name)
   return options.values(queue.remove(handle, name))
 end
 
---- No job of this name starts anywhere until it is resumed, whatever its queue, and before the first
--- is pushed, too. What runs runs on, jobs stay where they are; a busy host obeys within a second.
+--- No job of this name starts anywhere until it is resumed, whatever its queue, and before the
+-- first is pushed, too. What runs runs on, jobs stay where they are; a busy host obeys within a
+-- second.
 ---@param name string
 ---@return boolean|nil changed false: it was paused
 ---@return string? message
@@ -269,8 +270,8 @@ local PRUNE = {
 }
 
 --- Deletes history now: what the rules of `retain` do not keep. Or done jobs that are older than
--- `done`, and dead and cancelled ones older than `dead`; false keeps that kind. A tree of jobs goes as
--- a whole, when all of it has finished and may go. `tree`: that of one job and all below it
+-- `done`, and dead and cancelled ones older than `dead`; false keeps that kind. A tree of jobs goes
+-- as a whole, when all of it has finished and may go. `tree`: that of one job and all below it
 -- instead, however old.
 ---@param opts {done: number|string|false?, dead: number|string|false?, tree: integer?}?
 ---@return integer|nil deleted
@@ -286,8 +287,8 @@ function methods:prune(opts)
 end
 
 --- How long ended jobs of a queue are kept, and how many; all hosts delete what is more. {done =,
--- dead =, cancelled =}, each an age, or {age =, count =}: the newest `count` of the queue. false: no
--- limit. "default": as of all queues. A value that is absent stays as it is.
+-- dead =, cancelled =}, each an age, or {age =, count =}: the newest `count` of the queue. false:
+-- no limit. "default": as of all queues. A value that is absent stays as it is.
 ---@param name string? queue; nil: of all queues that have no rule of their own
 ---@param rules table<string, table|number|string|false>
 ---@return true|nil
@@ -305,8 +306,8 @@ function methods:retain(name, rules)
   return options.values(retention().set(handle, name, given))
 end
 
---- The rules: of all queues first, then of queues that have one of their own. {queue =, done = {age =,
--- count =}, dead =, cancelled =}; false: no limit.
+--- The rules: of all queues first, then of queues that have one of their own. {queue =, done = {age
+-- =, count =}, dead =, cancelled =}; false: no limit.
 ---@return table[]|nil
 ---@return string? message
 ---@return string? code

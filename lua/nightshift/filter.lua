@@ -73,7 +73,8 @@ function filter.restricts(given)
   return false
 end
 
--- The kind of an error is its first line with "#" in it, or cut off; all other kinds are first lines.
+-- The kind of an error is its first line with "#" in it, or cut off; all other kinds are first
+-- lines.
 local function may_be_kind(text)
   return text:find("#", 1, true) ~= nil or (utf8.len(text) or 0) >= 200
 end

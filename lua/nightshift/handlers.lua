@@ -149,7 +149,8 @@ end
 
 local LONGEST, SPREAD = 3600, 0.2 -- as those of a push's backoff
 
---- Microseconds before the next attempt, when the first pause is so long: it doubles, up to an hour.
+--- Microseconds before the next attempt, when the first pause is so long: it doubles, up to an
+-- hour.
 ---@param first integer µs
 ---@param n integer attempts that have failed
 ---@return integer
@@ -245,7 +246,8 @@ local function select_good(check, jobs)
   return good, places
 end
 
---- The function that is called for the jobs of a batch: results by position, or nil or false and a message.
+--- The function that is called for the jobs of a batch: results by position, or nil or false and a
+-- message.
 local function composed_batch(handler)
   local run, around, check = handler.run, handler.around, handler.check
   local inner = around and function(jobs) return around(jobs, run) end or run
@@ -292,7 +294,8 @@ local function add_schedule(set, name, handler, limits)
   set.schedules[#set.schedules + 1] = text
 end
 
---- Adds the job that a handler has pushed when its own are dead; the fault of the option, if it has one.
+--- Adds the job that a handler has pushed when its own are dead; the fault of the option, if it has
+-- one.
 local function add_on_dead(set, name, handler)
   local on_dead, queue = handler.on_dead, handler.on_dead_queue
   if on_dead == nil then return queue ~= nil and "on_dead_queue goes with on_dead" or nil end

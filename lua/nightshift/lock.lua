@@ -1,11 +1,11 @@
 --- Locks and semaphores: across hosts (db:lock and db:semaphore), and between the processes of one
 -- host (nightshift.mutex and nightshift.semaphore).
 --
--- Across hosts an object stands for one slot at a time. The core takes and gives slots and never waits.
--- Waiting is done here, in naps of 5 to 250 ms, so a handler that is told to stop meanwhile
+-- Across hosts an object stands for one slot at a time. The core takes and gives slots and never
+-- waits. Waiting is done here, in naps of 5 to 250 ms, so a handler that is told to stop meanwhile
 -- notices it. A slot is given back at the latest when its job's run ends, or its program: see
--- holder/slot.c. Wrong arguments raise, because the object is called on the spot: db:lock
--- "report" (fn).
+-- holder/slot.c. Wrong arguments raise, because the object is called on the spot: db:lock "report"
+-- (fn).
 --
 -- Within a host a mutex has one unit, a semaphore several. A unit is given back by release, or when
 -- the variable goes out of scope. The end of the job gives it back, too, and so does the death of

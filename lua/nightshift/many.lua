@@ -2,8 +2,8 @@
 --
 -- A walk goes through the one key that leads to the jobs, in its order, PAGE rows at a time. It
 -- asks which of them the filter holds for, without locks. These are changed some hundred at a time.
--- Each batch is a transaction, which asks the filter again under its locks. So workers go on between
--- two batches, and a verb that was cut off is said again.
+-- Each batch is a transaction, which asks the filter again under its locks. So workers go on
+-- between two batches, and a verb that was cut off is said again.
 --
 -- Invariant: a walk ends. It goes forward, and up to where its key ended when it began: jobs that
 -- come back behind it, dead again say, are left alone.
@@ -259,8 +259,8 @@ end
 -- Codes of a job that went on by itself meanwhile.
 local MOVED_ON <const> = { NOT_FOUND = true, STATE = true }
 
--- Verbs that are done to one job after the other. Each gives what the core's does; false: the job is
--- left as it is.
+-- Verbs that are done to one job after the other. Each gives what the core's does; false: the job
+-- is left as it is.
 local SINGLE <const> = {}
 
 function SINGLE.delete(handle, _, row, ended) return handle:delete(row.id, ended) end

@@ -81,8 +81,8 @@ function options.own(object, meta, noun, verb)
     object == nil and "nil" or "a " .. type(object))
 end
 
---- The values as they are, no nil behind them. For `return options.values(f())`, since behind a tail
--- call of f the caller's line would be lost.
+--- The values as they are, no nil behind them. For `return options.values(f())`, since behind a
+-- tail call of f the caller's line would be lost.
 function options.values(...) return ... end
 
 --- A module that few programs need: a function that gives it, and loads it when it is first called.

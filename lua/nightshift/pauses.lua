@@ -1,8 +1,8 @@
 --- Kill-switches: names of jobs that are paused, and all queues at once.
 --
--- A name is a row of nightshift_paused_name; the empty one stands for every queue, queues made later
--- among them. Who claims reads the rows together with the queues, so a pause is obeyed within a
--- second; a job stays where it is. See queue_list and queue_paused.
+-- A name is a row of nightshift_paused_name; the empty one stands for every queue, queues made
+-- later among them. Who claims reads the rows together with the queues, so a pause is obeyed within
+-- a second; a job stays where it is. See queue_list and queue_paused.
 
 local core = require "nightshift.core"
 local options = require "nightshift.options"

@@ -450,8 +450,8 @@ end
 ---@param memory integer bytes for jobs with a handler that says nothing; 0: no limit
 ---@param max_children integer that a run may spawn; 0: the default
 ---@return table|nil loaded the host's part: `names` of the handlers, `version` of the scripts, its `files`, as JSON;
----the `schedules` that they declare, jobs that are pushed for dead ones (`on_dead`), and handlers that take `batches`,
----"jobs µs name"
+--- the `schedules` that they declare, jobs that are pushed for dead ones (`on_dead`), and handlers
+--- that take `batches`, "jobs µs name"
 ---@return function|string begin called once in each worker, with two random
 -- integers; or the message
 ---@return function? run called per job; returns a result, or nil and a verdict,

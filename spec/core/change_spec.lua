@@ -1,4 +1,5 @@
--- Changing jobs from outside: deleting and updating them; tags. Beside a claim exactly one has the job.
+-- Changing jobs from outside: deleting and updating them; tags. Beside a claim exactly one has the
+-- job.
 
 local crew = require "spec.support.crew"
 local db = require "spec.support.db"

@@ -308,7 +308,8 @@ describe("a text that a session cannot carry", function()
       assert.equal("why?", takes(session, "DO 0"))
       assert.is_nil(handle:queue "q":claim())
     end
-    -- A statement that was refused before leaves its warnings and its error where the next call sees them.
+    -- A statement that was refused before leaves its warnings and its error where the next call
+    -- sees them.
     db.sql([[CREATE PROCEDURE quiet() BEGIN
         DECLARE CONTINUE HANDLER FOR SQLEXCEPTION BEGIN END;
         EXECUTE IMMEDIATE 'CALL nightshift_push("q", "n", CONCAT("{", x''FC'', "}"), NULL)';

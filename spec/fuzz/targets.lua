@@ -1,5 +1,5 @@
---- What is fuzzed from inside Lua: the JSON bridge, and everything that takes options. A target is a
--- function of the input by its name; an error that it raises is a finding. See lua.c.
+--- What is fuzzed from inside Lua: the JSON bridge, and everything that takes options. A target is
+-- a function of the input by its name; an error that it raises is a finding. See lua.c.
 
 local core = require "nightshift.core"
 local job = require "nightshift.job"
@@ -11,7 +11,8 @@ local targets = {}
 
 -- ------------------------------------------------------------- values from bytes
 
--- The same bytes always give the same values; where the bytes end, everything is nil, empty or zero.
+-- The same bytes always give the same values; where the bytes end, everything is nil, empty or
+-- zero.
 
 local Reader = {}
 Reader.__index = Reader
@@ -109,8 +110,8 @@ end
 -- ------------------------------------------------------------------------ JSON
 
 -- A text that decodes encodes again (unless it is nested deeper than we store), and comes back the
--- same. A value that encodes decodes to the same, where nil is null and an unmarked empty table is an
--- object. Nothing raises.
+-- same. A value that encodes decodes to the same, where nil is null and an unmarked empty table is
+-- an object. Nothing raises.
 
 local function check(good, ...)
   if not good then error(("%s"):rep(select("#", ...)):format(...), 2) end

@@ -148,7 +148,8 @@ describe("drains:", function()
       assert.equal(1, host.logged(h, "drain.waits")[1].jobs)
     end)
 
-    -- The look below the floor began behind the last job that came back, and passed for a whole one.
+    -- The look below the floor began behind the last job that came back, and passed for a whole
+    -- one.
     it("all jobs that came back from behind a long one, among rows of other names", function()
       local others, short = {}, {}
       for n = 1, 1000 do others[n] = { "x", n } end
@@ -271,8 +272,8 @@ describe("a drain", function()
 end)
 
 -- Where answers take more than a millisecond a look for due jobs below the floor rests, and is open
--- until then. It goes on with the next claim, and a host whose queues are all paused makes none: its
--- drain never ended.
+-- until then. It goes on with the next claim, and a host whose queues are all paused makes none:
+-- its drain never ended.
 describe("a drain whose only queue is paused", function()
   local handle, q, url
   with_database(function(...) handle, q, url = ... end)
@@ -296,8 +297,8 @@ describe("a drain whose only queue is paused", function()
   end)
 end)
 
--- While the only worker of a queue was forked anew, claims for the other queues found nothing twice.
--- So the drain ended without the job that had crashed.
+-- While the only worker of a queue was forked anew, claims for the other queues found nothing
+-- twice. So the drain ended without the job that had crashed.
 describe("a drain whose workers are all reserved", function()
   local handle, q, url
   with_database(function(...) handle, q, url = ... end)

@@ -208,7 +208,8 @@ describe("a job that is dead", function()
     assert.equal(2, assert(t:claim()).row)
   end)
 
-  -- One statement for a batch with dead jobs when no handler says on_dead, and four and the ring when one does.
+  -- One statement for a batch with dead jobs when no handler says on_dead, and four and the ring
+  -- when one does.
   it("costs jobs that are not dead nothing, and dead ones one statement", function()
     local function statements()
       return tonumber(all "SHOW SESSION STATUS LIKE 'Com_stmt_execute'"[1].Value)

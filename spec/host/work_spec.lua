@@ -794,7 +794,8 @@ describe("sessions:", function()
   end)
 end)
 
--- The run that a job ended with: `last_run`, and what stands in listings, in the view and in `show`.
+-- The run that a job ended with: `last_run`, and what stands in listings, in the view and in
+-- `show`.
 describe("the last run", function()
   local SCRIPT = [[
     local function sleep(s) os.execute("sleep " .. s) end

@@ -367,7 +367,8 @@ describe("the runner of schedules:", function()
       missed = "one", overlap = "allow", payload = core.null, options = {} } }
   end
 
-  -- A host whose scripts were loaded `age` seconds ago; `rounds` are functions called between its rounds.
+  -- A host whose scripts were loaded `age` seconds ago; `rounds` are functions called between its
+  -- rounds.
   local function run(list, age, ...)
     local rounds, n, generation = { ... }, 0, 1
     local one

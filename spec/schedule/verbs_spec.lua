@@ -1,5 +1,5 @@
--- Recurring jobs in programs and in the shell: adding, changing, looking, pausing, removing. When they
--- tick: cron expressions, time zones and their changes, ticks that were missed.
+-- Recurring jobs in programs and in the shell: adding, changing, looking, pausing, removing. When
+-- they tick: cron expressions, time zones and their changes, ticks that were missed.
 
 local core = require "nightshift.core"
 local cron = require "nightshift.schedule.cron"

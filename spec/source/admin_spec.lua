@@ -35,7 +35,8 @@ describe("adopted tables:", function()
   end
 
   describe("counts", function()
-    -- Where neither a state, a counter nor a claimant says that a row is dead it is one that others have.
+    -- Where neither a state, a counter nor a claimant says that a row is dead it is one that others
+    -- have.
     local UNSEEN = { checkout = true }
 
     for i, published_table in ipairs(published) do

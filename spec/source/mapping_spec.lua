@@ -613,7 +613,8 @@ describe("statements of mappings:", function()
     end)
   end)
 
-  -- A zone with an hour that is missing, from 1774746000 on, and one that comes twice, from 1792890000.
+  -- A zone with an hour that is missing, from 1774746000 on, and one that comes twice, from
+  -- 1792890000.
   describe("times without a zone", function()
     local SPRING, AUTUMN, HOUR = 1774746000, 1792890000, 3600
 

@@ -273,8 +273,8 @@ function published.nothing_left()
   end
 end
 
---- Makes a table, with so many rows. Its mapping, with changes (false: leave it out), its name, and which
--- rows are done.
+--- Makes a table, with so many rows. Its mapping, with changes (false: leave it out), its name, and
+-- which rows are done.
 function published.make(i, rows, changes)
   local name, definition, columns, given, done = table.unpack(published[i])
   published.all(definition)

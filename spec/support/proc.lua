@@ -130,8 +130,8 @@ end
 
 --- Runs the program nightshift: `proc.nightshift({"status", "--json"}, url)`.
 -- @treturn integer|string, string, string as run
---- Why no spec can become another user here; nil: it can. That wants root, and a tree with its build
--- that all users can read.
+--- Why no spec can become another user here; nil: it can. That wants root, and a tree with its
+-- build that all users can read.
 function proc.closed_to_nobody()
   local _, euid = nst.ids()
   if euid ~= 0 then return "only root can become another user" end

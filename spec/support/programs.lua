@@ -50,8 +50,8 @@ function programs.naive(url, path)
   print "done"
 end
 
--- Pushes keyed jobs again and again, keeping or replacing those that are there: alone, with other sessions, and
--- in transactions. Prints "ready", then each id that a push gave, then "done".
+-- Pushes keyed jobs again and again, keeping or replacing those that are there: alone, with other
+-- sessions, and in transactions. Prints "ready", then each id that a push gave, then "done".
 function programs.keeper(url, n)
   local db = assert(nightshift.open(url))
   local q = db:queue "q"

@@ -530,7 +530,8 @@ function Audit:check_born()
   end
 end
 
---- Exactly one job was pushed for each end that was a death, ends among them that a retry took away.
+--- Exactly one job was pushed for each end that was a death, ends among them that a retry took
+-- away.
 function Audit:check_deaths(db)
   if not checks.deaths.declared(db) then return end
   local died = {}
@@ -590,8 +591,8 @@ end
 -- Answers of a delete that has certainly not deleted.
 local KEPT = { STATE = true, nothing = true }
 
---- A job whose delete was answered is gone with all its rows. One whose delete was refused has ended;
---- one without an answer is whole or gone.
+--- A job whose delete was answered is gone with all its rows. One whose delete was refused has
+--- ended; one without an answer is whole or gone.
 function Audit:check_erased(db, folder)
   local said, there = {}, {}
   for w in journal.lines(folder, "erased") do said[math.tointeger(w[3])] = w[1] == "acked" and "nothing" or w[4] end

@@ -160,8 +160,8 @@ end
 
 -- ------------------------------------------------------------ an adopted table
 
--- An adopted table in a torture: its rows are worked off by hosts while programs add, take, lock and
--- delete some. In the end rows, jobs and the history have to agree, and nothing is owed.
+-- An adopted table in a torture: its rows are worked off by hosts while programs add, take, lock
+-- and delete some. In the end rows, jobs and the history have to agree, and nothing is owed.
 local rows = {}
 
 --- The name of the jobs.

@@ -2,8 +2,8 @@
 -- (jobs.lua) and the embedded claimers (claimer.lua). All of it follows from the seed, the
 -- job's tag and its run, nothing else.
 --
---   start  TIME ID RUN PID WHO LAST OUTCOME   LAST: the last run that said again, as the state has it; 0: none
---   spawn  TIME ID RUN CHILD TAG AFTER        AFTER: the job that the child waits for as well; 0: none
+--   start  TIME ID RUN PID WHO LAST OUTCOME   LAST: the last run that said again; 0: none
+--   spawn  TIME ID RUN CHILD TAG AFTER        AFTER: a job that the child waits for; 0: none
 --   finish TIME ID RUN PID VERDICT            just before the verdict is given
 --   asks   TIME ID RUN                        it will wait for a signal, which signaller.lua sends
 --   member TIME ID RUN KEY N                  it is one of N jobs of a batch; KEY: the batch's first

@@ -1,6 +1,6 @@
---- Adopted tables on the command line. Their mappings, as Lua files give them: one, or a list, each.
--- Command adopt: looks at such a table, and makes its open rows jobs of another queue. And what
--- retry and prune do with --table: rows that have ended.
+--- Adopted tables on the command line. Their mappings, as Lua files give them: one, or a list,
+-- each. Command adopt: looks at such a table, and makes its open rows jobs of another queue. And
+-- what retry and prune do with --table: rows that have ended.
 
 local admin = require "nightshift.source.admin"
 local context = require "nightshift.cli.context"

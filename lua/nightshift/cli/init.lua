@@ -9,8 +9,8 @@ local job = require "nightshift.job"
 
 local cli = {}
 
--- In the order of `nightshift --help`: a module, then its commands. A start takes as long as what it
--- loads, so a command loads its own module alone.
+-- In the order of `nightshift --help`: a module, then its commands. A start takes as long as what
+-- it loads, so a command loads its own module alone.
 local MODULES <const> = {
   { "setup", "init", "migrate", "doctor", "prune", "retain", "retention", "version" }, { "work", "work" },
   { "reload", "reload" }, { "adopt", "adopt" },
@@ -46,7 +46,8 @@ function cli.parser(only)
   return parser
 end
 
--- The first argument that is neither an option nor the value of --url, the one option before commands.
+-- The first argument that is neither an option nor the value of --url, the one option before
+-- commands.
 local function command_in(argv)
   local i = 1
   while argv[i] and argv[i]:find "^%-" do

@@ -1,5 +1,5 @@
---- Commands on jobs: push, jobs, show, why, retry, cancel, delete, update, run-now, signal. tree.lua has the
--- commands on trees, adopt.lua those on rows of adopted tables.
+--- Commands on jobs: push, jobs, show, why, retry, cancel, delete, update, run-now, signal.
+-- tree.lua has the commands on trees, adopt.lua those on rows of adopted tables.
 
 local adopt = require "nightshift.cli.adopt"
 local change = require "nightshift.change"

@@ -1,5 +1,6 @@
---- Commands on the installation: init, migrate, doctor, retain, retention, prune, version. The doctor checks that
--- server, database and hosts are as Nightshift needs them; and it prints the grants of a role.
+--- Commands on the installation: init, migrate, doctor, retain, retention, prune, version. The
+-- doctor checks that server, database and hosts are as Nightshift needs them; and it prints the
+-- grants of a role.
 
 local address = require "nightshift.address"
 local adopt = require "nightshift.cli.adopt"

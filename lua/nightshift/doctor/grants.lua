@@ -123,8 +123,8 @@ local PUSHER = set [[edge_circle edge_circle_wait edge_ended edge_lock edge_more
   listen_ring queue_add queue_find queue_used server_now signal_call signal_limit signal_live]]
 local DASHBOARD = set [[admin_info admin_info_finished handle_schema queue_find queue_list server_now settle_tag_list
   source_columns source_find source_jobs source_list]]
--- Accounts need none of these: verbs from outside, this doctor's own, the testing kit's. A worker needs rights
--- on adopted tables, but those tables are not ours to give rights on.
+-- Accounts need none of these: verbs from outside, this doctor's own, the testing kit's. A worker
+-- needs rights on adopted tables, but those tables are not ours to give rights on.
 local OTHERS = { "^admin_", "^doctor_", "^filter_", "^prune_", "^report_", "^testing_" }
 
 local RUNS = {

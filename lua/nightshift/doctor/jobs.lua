@@ -1,6 +1,6 @@
 --- Checks of jobs, and of hosts and holders: handlers, holders, scripts, lost jobs, adopted
--- tables, schedules. A check is a function of this table by its name; nightshift.doctor has the form of
--- its results.
+-- tables, schedules. A check is a function of this table by its name; nightshift.doctor has the
+-- form of its results.
 
 local core = require "nightshift.core"
 local doctor = require "nightshift.doctor"

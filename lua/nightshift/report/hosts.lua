@@ -9,7 +9,8 @@ local hosts = {}
 -- -------------------------------------------------------------- jobs without a handler
 
 -- A host claims only names that it has handlers for, so ready jobs of other names stay ready. A
--- name served by a host that ended within a minute still counts as known: a deploy may be under way.
+-- name served by a host that ended within a minute still counts as known: a deploy may be under
+-- way.
 
 -- Rows that are read; rows behind them are not seen. A caller that looks time and again reads
 -- fewer.

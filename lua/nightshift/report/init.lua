@@ -265,8 +265,8 @@ local function add_jobs(handle, kinds)
   return kinds
 end
 
---- Kinds of errors of dead jobs, and of jobs that wait for another attempt: the most frequent first.
--- `looked`: it has looked at so many jobs of either, and there are more.
+--- Kinds of errors of dead jobs, and of jobs that wait for another attempt: the most frequent
+-- first. `looked`: it has looked at so many jobs of either, and there are more.
 ---@param handle userdata core handle
 ---@param given table checked
 ---@return nightshift.ErrorKind[]? kinds

@@ -3,9 +3,9 @@
 -- A definition is kept as JSON in its row of nightshift_schedule. Durations in it are microseconds,
 -- as everywhere in tables.
 --
--- Invariant: a definition that was accepted once has an expression that can be read, and a zone that
--- the machine knew which accepted it. So only a hand can break it later (`read` says so), and only a
--- machine without the zone cannot tell its ticks.
+-- Invariant: a definition that was accepted once has an expression that can be read, and a zone
+-- that the machine knew which accepted it. So only a hand can break it later (`read` says so), and
+-- only a machine without the zone cannot tell its ticks.
 
 local core = require "nightshift.core"
 local cron = require "nightshift.schedule.cron"

@@ -158,8 +158,8 @@ end
 
 -- -------------------------------------------------------------------- changing
 
---- The next tick of a row from now on; nil: there is none any more. With a message: it cannot be told
--- on this machine.
+--- The next tick of a row from now on; nil: there is none any more. With a message: it cannot be
+-- told on this machine.
 local function next_tick(row)
   local def, message, code = definition.read(row.definition)
   if not def then return nil, message, code end

@@ -34,8 +34,8 @@ end
 
 -- ------------------------------------------------------------------------ ticks
 
---- The ticks that a row pushes now, and its next one: {row, def, ticks, next_at}. Without ticks: this
--- machine does not know its zone.
+--- The ticks that a row pushes now, and its next one: {row, def, ticks, next_at}. Without ticks:
+-- this machine does not know its zone.
 local function plan_of(row, most)
   local def, message, code = definition.read(row.definition)
   if not def then return nil, message, code end

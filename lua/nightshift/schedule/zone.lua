@@ -68,8 +68,8 @@ local function read_time(text)
   return math.tointeger(sign == "-" and -sum or sum), rest
 end
 
---- The date of a change, "M3.5.0/2", "J60" or "59": a function that gives its day of a year; and the
--- seconds after that day's midnight.
+--- The date of a change, "M3.5.0/2", "J60" or "59": a function that gives its day of a year; and
+-- the seconds after that day's midnight.
 local function read_change(text)
   local date, at = text:match "^([^/]+)/?(.*)$"
   local seconds = at ~= "" and read_time(at) or 7200
@@ -93,8 +93,8 @@ local function read_change(text)
   end, seconds
 end
 
---- A POSIX TZ text, "CET-1CEST,M3.5.0,M10.5.0/3": {std =, dst =, begins =, ends =}; the offsets, and
--- functions that give the instants of both changes in a year. Nil: it is none.
+--- A POSIX TZ text, "CET-1CEST,M3.5.0,M10.5.0/3": {std =, dst =, begins =, ends =}; the offsets,
+-- and functions that give the instants of both changes in a year. Nil: it is none.
 local function read_rule(text)
   local rest, std, dst
   rest = text:match "^<[%w+-]+>(.*)$" or text:match "^%a+(.*)$"
@@ -117,7 +117,8 @@ local function read_rule(text)
   return rule
 end
 
---- The changes of a rule around an instant: {{at, offset}, …} in order. The changes around each year are kept.
+--- The changes of a rule around an instant: {{at, offset}, …} in order. The changes around each
+-- year are kept.
 local function changes_around(rule, t)
   local y = 1970 + t // YEAR | 0
   local list = rule.around[y]

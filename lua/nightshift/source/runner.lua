@@ -1,8 +1,8 @@
 --- The runner of an adopted table in a host. It takes rows in as jobs, writes debts to rows, and
 -- gives back jobs that no host is to begin.
 --
--- Of all runners of a table one works, the owner of a named lock; all other runners ask for that lock.
--- Two at once would do no harm: the unique key of a row's job admits one job. The number of
+-- Of all runners of a table one works, the owner of a named lock; all other runners ask for that
+-- lock. Two at once would do no harm: the unique key of a row's job admits one job. The number of
 -- rows taken in follows the workers' starts: enough for them, and the rest is left to other
 -- programs.
 

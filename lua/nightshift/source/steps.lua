@@ -66,7 +66,8 @@ function steps.all_of(result, n)
   if result.affected < n then failure.fail("BUSY", "the server has changed %d rows of %d", result.affected, n) end
 end
 
---- Changes rows of a list, where the mapping has a word for that; each of them, where `all` says so.
+--- Changes rows of a list, where the mapping has a word for that; each of them, where `all` says
+-- so.
 ---@param name string
 ---@param marks string[]
 ---@param all boolean

@@ -1,9 +1,10 @@
 --- Crash points: the process dies at one as by kill -9, and its database sees just that.
 --
--- A point replaces a verb of core's handles until it has come. At it the server kills the connection
--- of the handle, which rolls back what was not committed. The holder of that connection is dead, so
--- its claims are given back at once, as another holder does within two seconds. The handle is
--- closed, and an error unwinds what runs: the process has ended there. Verbs of other handles go on.
+-- A point replaces a verb of core's handles until it has come. At it the server kills the
+-- connection of the handle, which rolls back what was not committed. The holder of that connection
+-- is dead, so its claims are given back at once, as another holder does within two seconds. The
+-- handle is closed, and an error unwinds what runs: the process has ended there. Verbs of other
+-- handles go on.
 --
 -- A death before a commit is a death before the verb: the database cannot tell them apart.
 
@@ -70,7 +71,8 @@ end
 
 local replace
 
---- The verb that dies at its nth call. Behind a verb of an open transaction it dies behind its commit.
+--- The verb that dies at its nth call. Behind a verb of an open transaction it dies behind its
+-- commit.
 local function dying(kit, point, verb, at, nth)
   local left = nth
   return function(handle, ...)

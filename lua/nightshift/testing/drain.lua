@@ -1,8 +1,8 @@
 --- t:drain: ready jobs run to their ends in this process, one by one, as a worker runs them.
 --
--- The parts of a worker are those of worker.lua, so options of handlers, hooks and verdicts mean the
--- same. A handler that fails is retried as its job says: later, so it is scheduled when the drain
--- ends. There is no host: no time limits and no memory limits, and os.exit raises.
+-- The parts of a worker are those of worker.lua, so options of handlers, hooks and verdicts mean
+-- the same. A handler that fails is retried as its job says: later, so it is scheduled when the
+-- drain ends. There is no host: no time limits and no memory limits, and os.exit raises.
 --
 -- Invariant: each run is settled before the next begins, unless the process died in it.
 
@@ -150,8 +150,8 @@ local function declare(self)
   return ok, message, code
 end
 
---- Declares the schedules of the handlers, and pushes the jobs of ticks that are due, as the runner of
--- a host does. Gives the first trouble.
+--- Declares the schedules of the handlers, and pushes the jobs of ticks that are due, as the runner
+-- of a host does. Gives the first trouble.
 local function tick(self)
   local trouble
   if self.ticker or #self.set.schedules == 0 then
@@ -260,8 +260,8 @@ end
 local BEYOND = "t:drain has run %d jobs and does not come to an end; the last was job %d, %s. More are allowed with "
   .. "{runs = N}"
 
---- Runs the ready jobs of a queue that have these names, `most` at a time. How many, or nil, message,
--- code.
+--- Runs the ready jobs of a queue that have these names, `most` at a time. How many, or nil,
+-- message, code.
 local function run_names(self, queue, names, most)
   local n = 0
   while true do
@@ -319,8 +319,8 @@ local function run_queues(self)
   return n
 end
 
---- What is due now is ready, as are jobs of due ticks and of claims that are over; runs all of it. How
--- many jobs.
+--- What is due now is ready, as are jobs of due ticks and of claims that are over; runs all of it.
+-- How many jobs.
 local function round(self)
   local ok, message, code = drain.due(self.kit, 0)
   if ok then ok, message, code = tick(self) end
@@ -386,9 +386,9 @@ end
 local OPTIONS = { may_fail = options.typed "boolean", scheduled = options.typed "boolean",
   runs = options.integer(1, 1 << 30) }
 
---- Runs ready jobs, and what becomes ready meanwhile. With `scheduled` those due later, too: the clock
--- moves on to them. A failure of a handler is an error of the drain, FAILED, when all has run;
--- with `may_fail` it is only counted.
+--- Runs ready jobs, and what becomes ready meanwhile. With `scheduled` those due later, too: the
+-- clock moves on to them. A failure of a handler is an error of the drain, FAILED, when all has
+-- run; with `may_fail` it is only counted.
 ---@param kit nightshift.Testing
 ---@param given table|string
 ---@param opts {may_fail: boolean?, scheduled: boolean?, runs: integer?}?

@@ -3,12 +3,12 @@
 --     local testing = require "nightshift.testing"
 --     local t = assert(testing.open())
 --
--- A process has one kit at a time. While it is open, `nightshift.open()` without an address opens its
--- database. Programs that do not require this module pay nothing for it. The clock is moved in the
--- tables, and a crash is a replaced verb of the handles of nightshift.core.
+-- A process has one kit at a time. While it is open, `nightshift.open()` without an address opens
+-- its database. Programs that do not require this module pay nothing for it. The clock is moved in
+-- the tables, and a crash is a replaced verb of the handles of nightshift.core.
 --
--- Invariant: no statement but a look at its tables goes to a database that this module has not made.
--- Such a database has a mark with its own name in nightshift_meta.
+-- Invariant: no statement but a look at its tables goes to a database that this module has not
+-- made. Such a database has a mark with its own name in nightshift_meta.
 
 local address = require "nightshift.address"
 local core = require "nightshift.core"
@@ -85,7 +85,8 @@ local function make_tables(handle, mark)
   return nil, message, code
 end
 
---- A database of the private server that no other process has: its handle, and the one that keeps it.
+--- A database of the private server that no other process has: its handle, and the one that keeps
+-- it.
 local function take_private(dir)
   local ok, message, code = true, nil, nil
   if not dir then dir, message, code = home() end
@@ -207,9 +208,9 @@ end
 
 local OPEN = { url = options.typed "string", dir = options.typed "string" }
 
---- Opens the kit, with no jobs. Without a URL its database is one of the private server of all tests of
--- this user, under ~/.cache/nightshift/testing. A database of a URL must have `test` in its name, and
--- be empty or made by this function. When the kit is open it is given again.
+--- Opens the kit, with no jobs. Without a URL its database is one of the private server of all
+-- tests of this user, under ~/.cache/nightshift/testing. A database of a URL must have `test` in
+-- its name, and be empty or made by this function. When the kit is open it is given again.
 ---@param where string|{url: string?, dir: string?}|nil
 ---@return nightshift.Testing|nil
 ---@return string? message
@@ -269,8 +270,8 @@ end
 
 local LONGEST <const> = 3155760000 -- seconds, a century
 
---- So much time passes for all that is in the database: jobs, retries, claims with a lease, deadlines,
--- unique keys and schedules. What becomes due is ready, in its order.
+--- So much time passes for all that is in the database: jobs, retries, claims with a lease,
+-- deadlines, unique keys and schedules. What becomes due is ready, in its order.
 ---@param duration number|string
 ---@return true|nil
 ---@return string? message
