@@ -86,8 +86,8 @@ end
 function options.values(...) return ... end
 
 --- A module that few programs need: a function that gives it, and loads it when it is first called.
--- In a host's worker it is loaded at once: its handlers may damage the standard library, and its user
--- may have no right to read our files.
+-- In a host's worker it is loaded at once: its handlers may damage the standard library. Its user may
+-- have no right to read our files.
 ---@param load fun(): table requires it
 ---@return fun(): table
 function options.later(load)
