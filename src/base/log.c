@@ -4,7 +4,7 @@
 ** back, so a cut line is still well formed.
 **
 ** A record of the journal travels as one line, too: NS_LOG_UNIT stands between its fields, and no
-** escaped value has that byte. Its socket is opened for each write, so no process that is
+** escaped value has that byte. Its socket is opened for each write. So no process that is
 ** forked inherits it, and a journal that was started anew gets the next line.
 */
 #include "log.h"
