@@ -16,6 +16,9 @@ INCDIR  ?= $(PREFIX)/include
 CLIBDIR ?= $(PREFIX)/lib
 MANDIR  ?= $(PREFIX)/share/man
 UNITDIR ?= $(PREFIX)/lib/systemd/system
+BASHDIR ?= $(PREFIX)/share/bash-completion/completions
+ZSHDIR  ?= $(PREFIX)/share/zsh/site-functions
+FISHDIR ?= $(PREFIX)/share/fish/vendor_completions.d
 
 # Builds that come before something else: as many compilers at once as there are processors.
 PARALLEL := $(MAKE) --no-print-directory -j$(shell nproc 2>/dev/null || echo 2)
@@ -101,7 +104,8 @@ $(PROGRAM): $(HOST_O) $(LUAC_O) $(PRIV_O) $(LIBRARY)
 # Program, module and Lua files, and for C programs the library with its headers and what
 # pkg-config reads; the SQL is inside. The program finds the Lua
 # files by its own path: ../share/lua/5.4.
-#: make install     PREFIX=/usr/local; also BINDIR, LUADIR, LIBDIR, INCDIR, CLIBDIR, MANDIR, UNITDIR, DESTDIR
+#: make install     PREFIX=/usr/local; also BINDIR, LUADIR, LIBDIR, INCDIR, CLIBDIR, MANDIR, UNITDIR,
+#:                  DESTDIR, and for completions BASHDIR, ZSHDIR, FISHDIR
 PUBLIC := nightshift.h nightshift_types.h
 VERSION = $(shell sed -n 's/^.define NS_VERSION "\(.*\)"/\1/p' src/include/nightshift.h)
 PC_LINES = 'Name: nightshift' 'Description: Durable background jobs on MariaDB' \
@@ -122,19 +126,24 @@ install: all man
 	for page in $(O)/man/*.1; do ! test -e "$$page" || install -m 644 "$$page" "$(DESTDIR)$(MANDIR)/man1"; done
 	test -z "$(UNITDIR)" || { install -d "$(DESTDIR)$(UNITDIR)" && sed 's|@BINDIR@|$(BINDIR)|' mk/nightshift@.service \
 	  > "$(DESTDIR)$(UNITDIR)/nightshift@.service"; }
+	for pair in "nightshift,$(BASHDIR)" "_nightshift,$(ZSHDIR)" "nightshift.fish,$(FISHDIR)"; do \
+	  ! test -e "$(O)/completion/$${pair%%,*}" || \
+	  install -D -m 644 "$(O)/completion/$${pair%%,*}" "$(DESTDIR)$${pair#*,}/$${pair%%,*}"; done
 
-#: make man         manual pages, from the parser of the command line, into build/man
-# The parser is argparse's; without it there are no pages.
+#: make man         manual pages and completions, from the parser of the command line, into build
+# The parser is argparse's; without it there are none.
+GENERATE = LUA_PATH="lua/?.lua;lua/?/init.lua;;" LUA_CPATH="$(O)/?.so;;" $(LUA) doc/generate.lua
 man: all
-	@mkdir -p $(O)/man && rm -f $(O)/man/*
+	@mkdir -p $(O)/man $(O)/completion && rm -f $(O)/man/* $(O)/completion/*
 	@! $(LUA) -e 'require "argparse"' 2>/dev/null || \
-	  LUA_PATH="lua/?.lua;lua/?/init.lua;;" LUA_CPATH="$(O)/?.so;;" $(LUA) doc/generate.lua man $(O)/man $(VERSION)
+	  { $(GENERATE) man $(O)/man $(VERSION) && $(GENERATE) completion $(O)/completion; }
 
 uninstall:
 	rm -f "$(DESTDIR)$(BINDIR)/nightshift"
 	rm -rf "$(DESTDIR)$(LIBDIR)/nightshift" "$(DESTDIR)$(LUADIR)/nightshift"
 	rm -f "$(DESTDIR)$(MANDIR)/man1/nightshift.1" "$(DESTDIR)$(MANDIR)/man1"/nightshift-*.1
 	rm -f "$(DESTDIR)$(UNITDIR)/nightshift@.service"
+	rm -f "$(DESTDIR)$(BASHDIR)/nightshift" "$(DESTDIR)$(ZSHDIR)/_nightshift" "$(DESTDIR)$(FISHDIR)/nightshift.fish"
 	rm -f $(PUBLIC:%="$(DESTDIR)$(INCDIR)/%") "$(DESTDIR)$(CLIBDIR)/libnightshift.a" \
 	  "$(DESTDIR)$(CLIBDIR)/pkgconfig/nightshift.pc"
 
@@ -148,7 +157,7 @@ ARCH      = $(shell dpkg --print-architecture)
 MULTIARCH = $(shell dpkg-architecture -qDEB_HOST_MULTIARCH)
 DEB_FILE  = $(O)/nightshift_$(VERSION)-1_$(ARCH).deb
 DEB_TREE  = DESTDIR=$(abspath $(DEB))/tree PREFIX=/usr LIBDIR=/usr/lib/$(MULTIARCH)/lua/5.4 \
-  CLIBDIR=/usr/lib/$(MULTIARCH) VERSION=$(VERSION)
+  CLIBDIR=/usr/lib/$(MULTIARCH) ZSHDIR=/usr/share/zsh/vendor-completions VERSION=$(VERSION)
 DEB_DOC   = $(DEB)/tree/usr/share/doc/nightshift
 DEB_ELF   = tree/usr/bin/nightshift tree/usr/lib/$(MULTIARCH)/lua/5.4/nightshift/core.so
 define DEB_CONTROL
