@@ -143,9 +143,8 @@ void nsh_service_take(nsh_service *s);
 void nsh_service_open(nsh_service *s, uv_loop_t *loop);
 void nsh_service_close(nsh_service *s);
 
-/* It is told that the host claims jobs; that it reads its scripts again, until it is ready anew;
-** that it ends, in 'us' µs at most. Before it was ready it reads nothing again. A status is one
-** line. */
+/* It is told that the host claims jobs. Then that it reads its scripts again, until it is ready
+** anew. Then that it ends, in 'us' µs at most. A status is one line. */
 void nsh_service_ready(nsh_service *s, const char *status);
 void nsh_service_reloading(nsh_service *s, const char *status);
 void nsh_service_stopping(nsh_service *s, int64_t us, const char *status);
