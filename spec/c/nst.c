@@ -18,6 +18,7 @@
 #include <string.h>
 #include <sys/inotify.h>
 #include <sys/prctl.h>
+#include <sys/ptrace.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
@@ -456,6 +457,16 @@ static int l_datagram(lua_State *L) {
   return 1;
 }
 
+/* hold(thread) stops one thread of another process; hold(thread, false) lets it go on. */
+static int l_hold(lua_State *L) {
+  pid_t thread = (pid_t)luaL_checkinteger(L, 1);
+  if (lua_gettop(L) > 1)
+    return done(L, ptrace(PTRACE_DETACH, thread, NULL, NULL) == 0, "ptrace");
+  return done(L, ptrace(PTRACE_SEIZE, thread, NULL, NULL) == 0 &&
+                     ptrace(PTRACE_INTERRUPT, thread, NULL, NULL) == 0 &&
+                     waitpid(thread, NULL, __WALL) == thread, "ptrace");
+}
+
 /* ------------------------------------------------------------------- SQL */
 
 /* Adds the rows of a result: columns between tabs, a newline behind each row. */
@@ -541,6 +552,7 @@ static const luaL_Reg functions[] = {{"spawn", l_spawn},
                                      {"definitions", l_definitions},
                                      {"datagrams", l_datagrams},
                                      {"datagram", l_datagram},
+                                     {"hold", l_hold},
                                      {NULL, NULL}};
 
 int luaopen_nst(lua_State *L) {
