@@ -10,12 +10,12 @@ local hosts = require "nightshift.report.hosts"
 local jobs = require "nightshift.jobs"
 local lock = require "nightshift.lock"
 local options = require "nightshift.options"
-local pauses = require "nightshift.pauses"
+local pauses = require("nightshift.queue").pauses
 local queue = require "nightshift.queue"
 local report = require "nightshift.report"
 local retention = require "nightshift.retention"
 local schedule = require "nightshift.schedule"
-local scope = require "nightshift.scope"
+local scope = require("nightshift.failure").scope
 local source = require "nightshift.source.table"
 local transaction = require "nightshift.transaction"
 

@@ -9,7 +9,7 @@
 local core = require "nightshift.core"
 local options = require "nightshift.options"
 local results = require "nightshift.results"
-local scope = require "nightshift.scope"
+local scope = require("nightshift.failure").scope
 local units = require "nightshift.units"
 
 local raise = options.raise
