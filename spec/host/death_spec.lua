@@ -393,7 +393,7 @@ describe("a job that is cancelled while it runs", function()
     local h = host.start(url, [[return {
       stubborn = function(job)
         print "started"
-        while true do if job:touch() then os.execute "sleep 0.05" end end
+        while true do if job:touch() then require "nightshift.core".sleep(0.05) end end
       end,
       noop = function() end }]], { "--workers", "1" })
     local id = q:push "stubborn"

@@ -528,7 +528,7 @@ describe("bad moments:", function()
       local script = ([[return { note = function(job)
       local file <close> = io.open(%q, "a")
       file:write(job.id, "\n")
-      os.execute "sleep 0.002"
+      require "nightshift.core".sleep(0.002)
     end }]]):format(ran)
       local items, ids = {}, {}
       for i = 1, 100 do items[i] = { "note", i } end
