@@ -874,7 +874,7 @@ describe("commands on adopted tables:", function()
       local found = adopted()
       assert.equal("warn", found.level)
       assert.is_truthy(found.found:find("rows of migration_task that do not say what became of their jobs: 2; "
-        .. "nobody has served it for 1%d%d s"), found.found)
+        .. "nobody has served it for 1%d%d%.%d s"), found.found)
       all [[CREATE TRIGGER refuses BEFORE UPDATE ON migration_task FOR EACH ROW
       SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'not this one']]
       assert(t:pay())
