@@ -2,7 +2,7 @@
 -- batches, names, lines, log lines and looks of the host. And the crash sweep of the shared
 -- dict: its process is killed at every store of every change.
 -- The benches: they still measure the tables as they are, and the one of designs still sees a job
--- that runs twice; they are very small, and their figures mean nothing. The audit of a torture
+-- that runs twice. They are very small, and their figures mean nothing. The audit of a torture
 -- finds faults: each kind is planted once, in a small world that is otherwise in order.
 
 local audit = require "spec.torture.audit"

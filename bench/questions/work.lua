@@ -9,7 +9,8 @@
 -- to the last verdict, by the server's clock. Fails unless every job is done.
 --   lua5.4 bench/questions/work.lua URL BUILD latency [SCALE]
 --   lua5.4 bench/questions/work.lua URL BUILD feed RATE FILE
--- The last is the load: RATE jobs a second until FILE is gone. One clock: the monotonic one
+--
+-- "feed" is the load: RATE jobs a second until FILE is gone. One clock: the monotonic one
 -- of the machine, which the handler reads first and returns. This program reads it before the
 -- push. So a figure has in it the push's own commit, the ring, and the claim's commit.
 local nightshift = require "nightshift"

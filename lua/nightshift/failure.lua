@@ -1,5 +1,5 @@
---- Failures: those that are raised inside a verb, transactions in which they may be, what a
--- transaction has noted of them, and the rounds of a runner, which goes on after each.
+--- Failures that are raised inside a verb, transactions in which they may be, and what a
+-- transaction has noted of them. The rounds of a runner, which goes on after each.
 --
 -- What fails inside a verb raises an object with a message and a code. The verb itself is `caught`:
 -- it gives nil, the message, and the code. Other errors go on.
