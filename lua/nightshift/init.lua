@@ -6,7 +6,6 @@
 local background = require "nightshift.background"
 local core = require "nightshift.core"
 local db = require "nightshift.db"
-local handlers = require "nightshift.handlers"
 local job = require "nightshift.job"
 local locks = require "nightshift.lock"
 local options = require "nightshift.options"
@@ -19,7 +18,7 @@ local nightshift = {
   encode = core.encode,     --- value -> JSON text
   decode = core.decode,     --- JSON text -> value
   background = background.define,
-  on = handlers.on,         --- has a function called in each worker of a host
+  on = job.hooks.on,        --- has a function called in each worker of a host
   discard = job.discard,    --- raises, below a handler: the job is dead
   retry_in = job.retry_in,  --- raises, below a handler: the next attempt comes so much later
   shared = core.shared,     --- a dict that all workers of a host share

@@ -8,6 +8,7 @@
 
 local core = require "nightshift.core"
 local handlers = require "nightshift.handlers"
+local hooks = require("nightshift.job").hooks
 local job = require "nightshift.job"
 local locks = require "nightshift.lock"
 local options = require "nightshift.options"
@@ -276,11 +277,11 @@ end
 local function tell_end(ended, result, v, since, api)
   local seconds = core.clock() - since
   local kind = v and v.kind or "ack"
-  if kind == "ack" then return handlers.call_hooks("job.done", api.complain, ended, result, seconds) end
+  if kind == "ack" then return hooks.run("job.done", api.complain, ended, result, seconds) end
   if kind ~= "fail" and kind ~= "discard" then return end
-  if kind == "fail" then handlers.call_hooks("job.failed", api.complain, ended, v.error, seconds) end
+  if kind == "fail" then hooks.run("job.failed", api.complain, ended, v.error, seconds) end
   if kind == "discard" or ended.attempt >= ended.max_attempts then
-    handlers.call_hooks("job.dead", api.complain, ended, kind == "fail" and "failed" or "discarded", v.error)
+    hooks.run("job.dead", api.complain, ended, kind == "fail" and "failed" or "discarded", v.error)
   end
 end
 
@@ -288,7 +289,7 @@ end
 -- better be replaced.
 local function make_run(set, api, backend, standard)
   local functions, memory, all_limits = set.functions, set.memory, set.limits
-  local hooked = handlers.has_hooks "job."
+  local hooked = hooks.any "job."
   return function(fields)
     local handler = functions[fields.name]
     if not handler then
@@ -303,7 +304,7 @@ local function make_run(set, api, backend, standard)
     local this = current
     local limit, since = memory[fields.name], hooked and core.clock()
     if limit then api.quota(limit) end
-    if hooked then handlers.call_hooks("job.start", api.complain, this) end
+    if hooked then hooks.run("job.start", api.complain, this) end
     local limits = all_limits[fields.name] or NONE
     if limits ~= NONE then limit_job(this, limits, api) end
     local ok, value, message = xpcall(handler, traceback, this)
@@ -368,12 +369,12 @@ end
 --- The function that the C side calls per batch. It gives results, and verdicts, by the places of
 -- the jobs; whether this worker had better be replaced; and which verdicts the handler has given.
 local function make_run_batch(set, api, backend, standard)
-  local hooked = handlers.has_hooks "job."
+  local hooked = hooks.any "job."
   local function begin(jobs, at, name)
     current, places, verdicts = jobs[1], at, {}
     backend.own_slots()
     if set.memory[name] then api.quota(set.memory[name]) end
-    for _, this in ipairs(hooked and jobs or {}) do handlers.call_hooks("job.start", api.complain, this) end
+    for _, this in ipairs(hooked and jobs or {}) do hooks.run("job.start", api.complain, this) end
     local limits = set.limits[name] or NONE
     if limits ~= NONE then limit_batch(jobs, limits, api) end
     return limits
@@ -468,14 +469,14 @@ function worker.prepare(files, api, connection, memory, max_children)
   -- math.randomseed() by itself would seed all workers of one second alike
   local function begin(a, b)
     math.randomseed(a, b)
-    handlers.call_hooks("worker.start", api.complain)
+    hooks.run("worker.start", api.complain)
   end
   local backend = make_backend(api, connection, max_children)
   backend.limits = set.limits
   return { names = set.names, version = set.version.short, files = set.version.files, schedules = set.schedules,
       on_dead = set.on_dead, batches = batch_lines(set) }, begin, make_run(set, api, backend, standard),
     make_run_batch(set, api, backend, standard), make_reset(backend),
-    function() handlers.call_hooks("worker.stop", api.complain) end
+    function() hooks.run("worker.stop", api.complain) end
 end
 
 return worker
