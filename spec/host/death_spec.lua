@@ -126,7 +126,7 @@ describe("a job over its timeout", function()
     local job = handle:job(id)
     assert.same({ "dead", 0 }, { job.state, job.crashes })
     assert.matches("timeout after 0.2 s", job.error, 1, true)
-    assert.equal(0, #host.events(log, "worker.died"))
+    assert.is_nil(host.death(log))
   end)
 
   it("is killed when it does not listen", function()
@@ -217,7 +217,7 @@ local function work(body)
   local id = assert(q:push("job", nil, ONCE))
   local status, log = host.drain(url, script, { "--drain-within", "1", "--workers", "1" })
   assert.equal(0, status, log)
-  return handle:job(id), log, not log:find "worker.died"
+  return handle:job(id), log, not host.death(log)
 end
 
 -- The steps of stopping are half a second, one and two. On a busy machine a worker may come
@@ -363,7 +363,7 @@ describe("a handler over its timeout", function()
   it("that is inside a C function gets SIGTERM", function()
     local job, log = work [[return ("a"):rep(50000):find((".-"):rep(50) .. "b")]]
     assert.same({ "dead", "timeout after 0.2 s", 0 }, { job.state, job.error, job.crashes })
-    assert.is_nil(log:find "worker.died", log)
+    assert.is_nil(host.death(log), log)
   end)
 
   it("that hears nothing is killed", function()
@@ -405,7 +405,7 @@ describe("a job that is cancelled while it runs", function()
     h:wait_line 'job.stop .*why="cancelled: too slow"'
     h:signal "TERM"
     assert.equal(0, h:wait())
-    assert.is_nil(h:transcript():find "worker.died")
+    assert.is_nil(host.death(h:transcript()))
   end)
 end)
 
