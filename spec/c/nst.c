@@ -17,6 +17,7 @@
 #include <string.h>
 #include <sys/inotify.h>
 #include <sys/prctl.h>
+#include <sys/ptrace.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -208,6 +209,30 @@ static int l_kill(lua_State *L) {
     if (strcmp(signals[i].name, name) == 0)
       return done(L, kill(pid, signals[i].number) == 0, "kill");
   return luaL_argerror(L, 2, "unknown signal");
+}
+
+/***
+Stops one thread of a process that we have started, and nothing else of it.
+@function hold
+@tparam integer thread its id
+*/
+static int l_hold(lua_State *L) {
+  pid_t thread = (pid_t)luaL_checkinteger(L, 1);
+  int status;
+  return done(L, ptrace(PTRACE_SEIZE, thread, NULL, NULL) == 0 &&
+                     ptrace(PTRACE_INTERRUPT, thread, NULL, NULL) == 0 &&
+                     waitpid(thread, &status, __WALL) == thread,
+              "ptrace");
+}
+
+/***
+Lets it go on.
+@function let_go
+@tparam integer thread
+*/
+static int l_let_go(lua_State *L) {
+  pid_t thread = (pid_t)luaL_checkinteger(L, 1);
+  return done(L, ptrace(PTRACE_DETACH, thread, NULL, NULL) == 0, "ptrace");
 }
 
 /* --------------------------------------------------------------- waiting */
@@ -492,6 +517,8 @@ static int l_sql(lua_State *L) {
 static const luaL_Reg functions[] = {{"spawn", l_spawn},
                                      {"fork", l_fork},
                                      {"kill", l_kill},
+                                     {"hold", l_hold},
+                                     {"let_go", l_let_go},
                                      {"clock", l_clock},
                                      {"sleep", l_sleep},
                                      {"pidfd", l_pidfd},

@@ -13,7 +13,7 @@ local cli = {}
 -- it loads, so a command loads its own module alone.
 local MODULES <const> = {
   { "setup", "init", "migrate", "doctor", "prune", "retain", "retention", "version" }, { "work", "work" },
-  { "reload", "reload" }, { "adopt", "adopt" },
+  { "reload", "reload", "health" }, { "adopt", "adopt" },
   { "jobs", "push", "jobs", "errors", "show", "why", "wait", "retry", "cancel", "delete", "update", "run-now",
     "reprioritise", "move", "signal" },
   { "tree", "deadline" }, { "queues", "status", "rescue", "tune", "pause", "resume", "remove-queue" },

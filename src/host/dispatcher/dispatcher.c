@@ -50,11 +50,13 @@ static void take_turn(nsh_dispatch *d, nsh_turn *t) {
   nsh_exchange *m = d->exchange;
   int64_t now = ns_mono_us();
   nsh_exchange_lock(m);
+  atomic_store(&m->moved_at, now);
   while (!has_work(d, now)) {
     int64_t next = next_time(d, now);
     bool holds = m->outstanding > 0;
     wait_until(m, holds ? nsh_sooner(next, now + HOLD_LOOK) : next);
     now = ns_mono_us();
+    atomic_store(&m->moved_at, now);
     if (holds && ns_hung_up(d->db)) /* come back before other holders think us dead */
       d->beat_at = now;
   }
@@ -71,10 +73,13 @@ static void take_turn(nsh_dispatch *d, nsh_turn *t) {
 /* Jobs first: claimed jobs do not wait for maintenance. */
 static void do_turn(nsh_dispatch *d, nsh_turn *t) {
   nsh_maintenance_declare(d);
-  if (nsh_queues_run(d->queues, t))
-    nsh_maintenance_run(d, t);
-  else
+  if (!nsh_queues_run(d->queues, t)) {
     nsh_maintenance_put_back(d, t);
+    return;
+  }
+  nsh_maintenance_run(d, t);
+  if (d->error_at == 0)
+    atomic_store(&d->exchange->rounded_at, ns_mono_us());
 }
 
 /* ------------------------------------------------------------- the thread */
@@ -93,6 +98,7 @@ static void *thread(void *arg) {
   nsh_exchange *m = d->exchange;
   nsh_turn t;
   d->self = pthread_self();
+  pthread_setname_np(d->self, "ns-claims"); /* for people who look at threads */
   while (!may_end(d)) {
     take_turn(d, &t);
     do_turn(d, &t);
@@ -179,6 +185,8 @@ ns_status nsh_dispatch_start(nsh_dispatch *d, ns_err *err) {
   ns_status st;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &old);
+  atomic_store(&d->exchange->moved_at, ns_mono_us());
+  atomic_store(&d->exchange->rounded_at, ns_mono_us());
   st = nsh_listen_start(d->listen, err);
   if (st == NS_OK)
     st = nsh_upkeep_start(d->upkeep, err);
@@ -189,6 +197,10 @@ ns_status nsh_dispatch_start(nsh_dispatch *d, ns_err *err) {
   pthread_sigmask(SIG_SETMASK, &old, NULL);
   d->running = st == NS_OK;
   return st;
+}
+
+const nsh_slow *nsh_dispatch_slow(const nsh_dispatch *d) {
+  return d->slow;
 }
 
 bool nsh_dispatch_close(nsh_dispatch *d) {
