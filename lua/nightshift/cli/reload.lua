@@ -109,8 +109,9 @@ function reload.define(parser)
   command:flag("--json", "Print JSON.")
   local health = parser:command("health", "Say whether a host of this database on this machine lives: 0; or 1, and why "
     .. "not. For probes of containers.")
-  health:option("--host", "This one, by its id or the name of its machine, wherever it runs.")
-  health:option("--http", "Ask /readyz of the host that serves it there (work --http), not the database.")
+  health:option("--host", "This one, by its id or the name of its machine, wherever it runs. Default: any of this "
+    .. "machine.")
+  health:option("--http", "Ask /readyz of the host that serves it there (work --http). Default: the database.")
     :argname "ADDRESS:PORT"
   health:option("--timeout", "How long to wait for an answer.", "5s")
   health:flag("--json", "Print JSON.")
