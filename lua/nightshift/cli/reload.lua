@@ -213,7 +213,7 @@ end
 local function ask_database(args, seconds)
   context.check_place(args)
   local db <close>, message = nightshift.open { url = args.url, connect_timeout = seconds, read_timeout = seconds }
-  if not db then return { ok = false, error = message } end
+  if not db then return { ok = false, error = ("%s; %s"):format(message, context.origin(args)) } end
   local row
   row, message = find_live(db._handle, args.host)
   if not row then return { ok = false, error = message } end
