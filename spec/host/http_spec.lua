@@ -436,7 +436,7 @@ describe("the health of a host", function()
     return eventually(function()
       for id in io.popen("ls /proc/" .. h.pid .. "/task"):lines() do
         local file <close> = io.open(("/proc/%d/task/%s/comm"):format(h.pid, id))
-        if file and file:read "l" == "ns-claims" then return math.tointeger(tonumber(id)) end
+        if file and file:read "l" == "ns-dispatcher" then return math.tointeger(tonumber(id)) end
       end
     end)
   end
@@ -451,12 +451,11 @@ describe("the health of a host", function()
     assert(is(loop, "/livez", 200)) -- it is asked
     eventually(function() return is(loop, "/livez", 503, "the loop has not moved for 1") end, 13)
     assert(is(loop, "/readyz", 503, "the loop has not moved for 1"))
-    eventually(function() return is(claims, "/readyz", 503, "the claim loop has not gone round for 15 s") end, 16)
-    assert.is_true(nst.clock() - begun < 16)
-    assert(is(claims, "/livez", 200, "ok"))
-    eventually(function() return is(claims, "/livez", 503, "the claim loop has not moved for 2") end, 8)
-    assert(nst.let_go(thread))
-    assert(nst.let_go(loop.pid))
+    eventually(function() return is(claims, "/readyz", 503, "the claim loop has not ") end, 16)
+    assert.is_true(nst.clock() - begun < proc.limit(16))
+    eventually(function() return is(claims, "/livez", 503, "the claim loop has not moved for ") end, 60)
+    assert(nst.hold(thread, false))
+    assert(nst.hold(loop.pid, false))
     for _, h in ipairs { claims, loop } do
       eventually(function() return is(h, "/readyz", 200, "ok") and is(h, "/livez", 200, "ok") end)
       host.stop(h)

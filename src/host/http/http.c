@@ -29,10 +29,9 @@
 #endif
 
 #define ANSWER_MAX NS_SECOND      /* for the loop to answer; then it is given … */
-#define LOOP_MAX (10 * NS_SECOND) /* … so long before it is said to be stuck */
+#define STILL_MAX (10 * NS_SECOND) /* … so long before it is said to be stuck */
 #define ROUND_MAX (15 * NS_SECOND) /* a claim loop beats every ten seconds */
-#define MOVE_MAX (20 * NS_SECOND)  /* the same, and a connect */
-#define SLOW_MAX (4 * NS_SECOND)   /* an idle host is not ready 15 s after the server froze */
+#define SLOW_MAX (4 * NS_SECOND) /* an idle host is not ready 15 s after the server froze */
 #define FIGURES_OLD (5 * NS_SECOND)
 #define FIGURES_MAX (2 * NS_SECOND) /* to wait for newer ones */
 #define CONNECTIONS 32u
@@ -108,12 +107,14 @@ static int64_t age_of(const _Atomic int64_t *instant) {
   return ns_mono_us() - atomic_load(instant);
 }
 
-static bool has_ended(nsh_http *h) {
-  bool ended;
-  nsh_exchange_lock(h->exchange);
-  ended = h->exchange->ended || h->exchange->finish;
-  nsh_exchange_unlock(h->exchange);
-  return ended;
+/* Does the claim loop move, or is it meant to have ended? */
+static bool does_claim(nsh_http *h) {
+  nsh_exchange *m = h->exchange;
+  bool ends;
+  nsh_exchange_lock(m);
+  ends = m->ended || m->finish;
+  nsh_exchange_unlock(m);
+  return ends || nsh_exchange_moves(m, STILL_MAX);
 }
 
 static long long whole(int64_t us) {
@@ -122,19 +123,14 @@ static long long whole(int64_t us) {
 
 /* Do the threads move? False: 'why' says which does not. */
 static bool is_alive(nsh_http *h, nsh_pulse *pulse, char *why, size_t size) {
-  const nsh_exchange *m = h->exchange;
-  const char *what;
   int64_t silent = ask_loop(h, pulse);
-  int64_t still = age_of(&m->moved_at);
-  if (silent > LOOP_MAX) {
+  bool claims = does_claim(h);
+  if (silent > STILL_MAX)
     snprintf(why, size, "the loop has not moved for %lld s", whole(silent));
-    return false;
-  }
-  if (still > MOVE_MAX && !atomic_load(&m->away) && time_waited(h, &what) == 0 && !has_ended(h)) {
-    snprintf(why, size, "the claim loop has not moved for %lld s", whole(still));
-    return false;
-  }
-  return true;
+  else if (!claims)
+    snprintf(why, size, "the claim loop has not moved for %lld s",
+             whole(age_of(&h->exchange->moved)));
+  return silent <= STILL_MAX && claims;
 }
 
 /* Does the host take jobs? */
