@@ -386,7 +386,7 @@ describe("the pages", function()
     for code in read "src/include/nightshift_types.h":gmatch '  X%(E%u+, "([%u_]+)"' do
       want(code, "| `" .. code .. "` |")
     end
-    for _, name in ipairs { "work", "jobs" } do
+    for _, name in ipairs { "work", "push", "jobs" } do
       for option in read("lua/nightshift/cli/" .. name .. ".lua"):gmatch '%f[%w][of][pl]%w+%("(%-%-[%l-]+)"' do
         want(option, option)
       end
@@ -455,7 +455,7 @@ describe("the pages", function()
       end
       for event in text:gmatch 'log%("%l+", "([%l_.]+)"' do written[event] = true end
       for event in text:gmatch 'self%.log%("([%l_.]+)"' do written[event] = true end
-      for event in text:gmatch '{"(job%.[%l_]+)", NS_LOG' do written[event] = true end
+      for event in (path:find "%.c$" and text or ""):gmatch '"(job%.[%l_]+)"' do written[event] = true end
       for event in text:gmatch 'core%.warn%("([%l_.]+)"' do written[event] = true end
       for event in text:gmatch '"(log%.dropped)"' do written[event] = true end
     end

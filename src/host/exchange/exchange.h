@@ -19,6 +19,7 @@
 #include "buf.h"
 #include "config.h"
 #include "ipc/ipc.h"
+#include "log.h"
 #include "nightshift_host.h"
 #include "scripts.h"
 
@@ -207,6 +208,12 @@ typedef struct nsh_exchange {
   bool cycling;    /* a turn is under way, ... */
   bool claiming;   /* ... and may claim jobs */
 
+  /* whether the dispatcher moves, for the loop */
+  _Atomic int64_t moved; /* monotonic µs: it was seen to do something last */
+  atomic_bool asks;      /* it is in a turn, where it may wait for the server */
+  int64_t patience;      /* µs that one such wait may last */
+  int64_t poked;         /* monotonic µs: it was asked to move, and has not since; 0: it has */
+
   /* between the dispatcher and the listener */
   bool armed;                          /* the listener should wait in the server */
   int64_t disarmed_at;                 /* monotonic µs: when it last had no need to any more */
@@ -272,6 +279,13 @@ bool nsh_exchange_ticks_rest(const nsh_exchange *m);
 /* No job will be claimed any more: end once everything is settled. */
 void nsh_exchange_finish(nsh_exchange *m);
 
+/* Does the dispatcher move? It is asked to show that each time. False: it has not in the 'within'
+** µs since it was asked, or has waited for the server too long. The lock is not held. */
+bool nsh_exchange_moves(nsh_exchange *m, int64_t within);
+
+/* From the dispatcher's thread, with the lock or without: it moves. 'asks': it is in a turn. */
+void nsh_exchange_moved(nsh_exchange *m, bool asks);
+
 /* ------------------------------------------------ the threads; lock is held */
 
 /* Jobs were claimed, settled or given back: for the runners of tables. */
@@ -303,7 +317,27 @@ bool nsh_exchange_pauses(const nsh_exchange *m, const ns_job *job);
 /* A condition on monotonic time. */
 void nsh_exchange_cond(pthread_cond_t *c);
 
-/* ----------------- verdicts that are still to be written: retry.c */
+/* ------------------------------------------------ lines on runs, verdicts: retry.c */
+
+/* A run, for lines of the log. */
+typedef struct nsh_run {
+  int64_t id, run;
+  ns_bytes name, queue;  /* absent: not known */
+  int64_t worker, pid;   /* 0: none */
+  int64_t micros;        /* so far; -1: it has not begun */
+} nsh_run;
+
+/* Writes a line on a run: the facts about it, and 'more' fields. All lines on runs are made here,
+** so that all have the same fields. */
+void nsh_run_log(const nsh_run *r, ns_level level, const char *event, const char *outcome,
+                 const ns_field *more, size_t n);
+
+/* "job.done", "job.failed", … */
+const char *nsh_run_event(ns_kind kind);
+
+/* Has a run that ends so its line when its verdict is written? Only then it is known whether its
+** job is dead. Other runs have theirs, if any, when they end; in an outage all have. */
+bool nsh_run_waits(ns_kind kind);
 
 /* The verdicts that are still to be written. They are of the cycle under way, have a row that
 ** another transaction held, or have too many children for it.
@@ -334,6 +368,10 @@ typedef struct nsh_retry {
                .again_at = INT64_MAX})
 
 void nsh_retry_free(nsh_retry *u);
+
+/* A host that ends without the server: the failures of 'b', which was never tried, have their lines
+** in the log. */
+void nsh_retry_give_up(const nsh_batch *b);
 
 /* Before a cycle: takes the new verdicts out of 'fresh', unless the last cycle has failed and
 ** is repeated with the same verdicts. Some of 'parents' (verdicts with children; may be NULL)
