@@ -323,12 +323,12 @@ local function size_of(title, which)
   print(assert(nightshift.encode { what = title, file_mib = files()[which] / (1 << 20) }))
 end
 
-local function push(n, handler, at_once, bytes)
-  local q, payload = assert(db:queue "bench"), ("x"):rep((bytes or 100) - 2)
+local function push_jobs(n, handler, at_once, bytes)
+  local queue, payload = assert(db:queue "bench"), ("x"):rep((bytes or 100) - 2)
   for _ = 1, n // at_once do
     local items = {}
     for i = 1, at_once do items[i] = { handler, payload, { backoff = 0.001 } } end
-    if at_once == 1 then assert(q:push(handler, payload)) else assert(q:push_many(items)) end
+    if at_once == 1 then assert(queue:push(handler, payload)) else assert(queue:push_many(items)) end
   end
 end
 
@@ -344,7 +344,7 @@ local function one_by_one(n)
   local _ <close> = processes.start_host { url = url, build = build, workers = 2,
     script = "bench/questions/footprint.lua" }
   for _ = 1, n do
-    push(1, "noop", 1)
+    push_jobs(1, "noop", 1)
     repeat until not tables.ask(db, "SELECT id AS n FROM nightshift_job LIMIT 1")
   end
 end
@@ -353,7 +353,7 @@ function measures.capacity(scale)
   local n = math.max(1000, 100000 * tonumber(scale or 1) // 1000 * 1000)
   local few = n // 20
   tables.empty(db)
-  cost("push_many, 1000 a time", n, function() push(n, "noop", 1000) end)
+  cost("push_many, 1000 a time", n, function() push_jobs(n, "noop", 1000) end)
   size_of(("the file of nightshift_job, %d jobs"):format(n), "job")
   cost("worked off, 8 workers", n, work_off)
   size_of(("the file of nightshift_finished, %d jobs"):format(n), "finished")
@@ -361,14 +361,14 @@ function measures.capacity(scale)
   size_of("the same after the prune", "finished")
   assert(db:execute "OPTIMIZE TABLE nightshift_finished")
   size_of("the same after OPTIMIZE TABLE", "finished")
-  push(n, "noop", 1000)
+  push_jobs(n, "noop", 1000)
   cost("worked off, --history failed", n, function() work_off "--history failed" end)
   size_of("the file of nightshift_job, without a job", "job")
-  cost("push_many, payload 4 KiB", few, function() push(few, "noop", few // 50, 4096) end)
+  cost("push_many, payload 4 KiB", few, function() push_jobs(few, "noop", few // 50, 4096) end)
   cost("worked off, payload 4 KiB", few, work_off)
-  cost("push, one a time", few, function() push(few, "noop", 1) end)
+  cost("push, one a time", few, function() push_jobs(few, "noop", 1) end)
   work_off()
-  push(few, "fails", 1000 < few and 1000 or few)
+  push_jobs(few, "fails", 1000 < few and 1000 or few)
   cost("worked off, each failed once before", few, work_off)
   cost("pushed and worked off one by one", few, function() one_by_one(few) end)
 end
