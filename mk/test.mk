@@ -36,7 +36,7 @@ $(O)/meddle.so: spec/c/meddle.c
 # The checks in C: of the host's pure parts, and the crash sweep of the shared dict.
 $(O)/host-units: spec/unit/host.c $(filter-out $(O)/host/main.o,$(HOST_O)) $(LUAC_O) $(PRIV_O) $(LIBRARY)
 	$(Q)$(CC) $(CPPFLAGS) $(ALL_SEE) $(LUA_CFLAGS) $(NS_CFLAGS) -UNDEBUG $(LDFLAGS) -o $@ \
-	  $(filter-out %.h,$^) $(MARIADB_LIBS) $(JANSSON_LIBS) $(UV_LIBS) $(LUA_LIBS) -lm
+	  $(filter-out %.h,$^) $(MARIADB_LIBS) $(JANSSON_LIBS) $(UV_LIBS) $(MHD_LIBS) $(LUA_LIBS) -lm
 
 $(O)/shared-units: spec/unit/shared.c src/base/shared/dict.c $(filter-out $(O)/base/shared/dict.o,$(BASE_O))
 	$(Q)$(CC) $(CPPFLAGS) $(ALL_SEE) $(NS_CFLAGS) -DNS_CRASH -UNDEBUG $(LDFLAGS) -o $@ $(filter-out %.h,$^)
@@ -212,7 +212,7 @@ test-dags: deps
 # A million jobs through hosts, with the size of what claims read; in `make test` there
 # are fewer of them.
 .PHONY: test-million
-test-million: ARGS = --filter "stay small" spec/designs/remedies_spec.lua
+test-million: ARGS = --filter "stay small" spec/core/scale_spec.lua
 test-million: deps
 	@$(PARALLEL) tests
 	@$(call SPECS,LUA=$(LUA) NIGHTSHIFT_MANY=1000000,$(LUA))
