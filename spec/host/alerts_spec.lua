@@ -115,7 +115,8 @@ describe("the alerts", function()
     for key in pairs(series) do
       local values = {}
       for i, at in ipairs(phases) do values[i] = at[key] and ("%.6f+0x119"):format(at[key]) or "_x120" end
-      list[#list + 1] = ("   - series: '%s'\n     values: '%s'\n"):format(key:gsub("'", "''"), table.concat(values, " "))
+      local quoted = key:gsub("'", "''")
+      list[#list + 1] = ("   - series: '%s'\n     values: '%s'\n"):format(quoted, table.concat(values, " "))
     end
     local function asks(minute, expected)
       return ([[
@@ -340,6 +341,7 @@ tests:
 
     host.stop(h)
     assert(q:push "fine")
+    db.sql("INSERT INTO nightshift_meta VALUES ('mend_every', '200000')", name)
     db.sql("DELETE FROM nightshift_ready WHERE ready_at < (UNIX_TIMESTAMP() + 60) * 1e6", name)
     h = start(url)
     meanwhile = scrape_when(function(at) return value(at, "nightshift_mended_jobs_total") == 1 end)
