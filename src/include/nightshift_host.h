@@ -63,6 +63,9 @@ typedef struct ns_counters {
 
 ns_counters ns_count(const ns_db *db);
 
+/* Version of the client library, "3.3.14"; static. */
+const char *ns_client_version(void);
+
 /* ---------------------------------------------------------------- schema */
 
 /* Text of the i-th statement of the schema (0-based), NULL after the last;

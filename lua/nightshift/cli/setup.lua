@@ -22,7 +22,7 @@ function setup.define(parser)
   local init = parser:command("init", "Create Nightshift's tables in the database.")
   init:flag("--print", "Print the SQL instead, ready for the mariadb client.")
   parser:command("migrate", "Upgrade the tables to this version of Nightshift, and make the procedures anew.")
-  local doctor = parser:command("doctor", "Check server, session, privileges and plans; say what to do.")
+  local doctor = parser:command("doctor", "Check server, tables, account, machine and jobs; say what to do.")
   doctor:flag("--json", "Print JSON.")
   doctor:option("--grants", "Print the SQL that grants a role what it needs; without ROLE: all roles.")
     :args("?"):argname "ROLE":choices(grants.names)
@@ -119,17 +119,21 @@ local function print_grants(role, user)
 end
 
 local function print_finding(f)
-  local advice = f.level ~= "ok" and f.advice and "  → " .. f.advice or ""
-  output.line(("%-4s  %-12s  %s%s"):format(f.level, f.name, output.safe(f.found), output.safe(advice)))
+  local fix = f.fix and "  → " .. f.fix or ""
+  output.line(("%-4s  %-12s  %s%s"):format(f.status, f.name, output.safe(f.says), output.safe(fix)))
   io.stdout:flush() -- the next one may take its time
 end
 
-local function count(findings, level)
-  local n = 0
+-- The worst of all findings, as exit code; a failure is one as everywhere.
+local EXITS = { ok = 0, note = 0, warn = context.WARNING, fail = context.FAILURE }
+local WORSE = { ok = 1, note = 2, warn = 3, fail = 4 }
+
+local function worst_of(findings)
+  local worst = "ok"
   for _, f in ipairs(findings) do
-    if f.level == level then n = n + 1 end
+    if WORSE[f.status] > WORSE[worst] then worst = f.status end
   end
-  return n
+  return worst
 end
 
 function commands.doctor(args)
@@ -141,12 +145,9 @@ function commands.doctor(args)
     if not db then return nil, message, why end
     return db._handle
   end, args.json and function() end or print_finding)
-  local fails = count(findings, "fail")
-  if args.json then
-    output.json { checks = core.array(findings), fail = fails, warn = count(findings, "warn") }
-  end
-  if code == "GONE" then return context.UNREACHABLE end
-  return fails > 0 and context.FAILURE or 0
+  local worst = worst_of(findings)
+  if args.json then output.json { findings = core.array(findings), worst = worst } end
+  return code == "GONE" and context.UNREACHABLE or EXITS[worst]
 end
 
 -- -------------------------------------------------- retain, retention, prune
