@@ -3,6 +3,7 @@
 
 local core = require "nightshift.core"
 local db = require "spec.support.db"
+local host = require "spec.support.host"
 local nightshift = require "nightshift"
 local nst = require "nst"
 local proc = require "spec.support.proc"
@@ -424,15 +425,20 @@ port=%d
 
   it("compares connections, statements and files with what the server allows", function()
     local handles = {}
-    for i = 1, 15 do handles[i] = assert(core.open { url = url }) end
-    for i = 1, 900 do assert(handles[1]:execute(("PREPARE s%d FROM 'DO 1'"):format(i))) end
+    for i = 1, 30 do
+      handles[i] = assert(core.open { url = url })
+      for k = 1, 8 do assert(handles[i]:execute("SELECT " .. k)) end -- it keeps as many open
+    end
+    with({ max_prepared_stmt_count = "280" }, { "statements", "warn", "of 280 prepared statements are open",
+      "SET GLOBAL max_prepared_stmt_count=16382" })
+    for i = 16, 30 do handles[i]:close() end
     local files = tonumber(server:sql "SELECT @@open_files_limit")
-    with({ max_prepared_stmt_count = "1000" }, { "statements", "warn", "of 1000",
-      "SET GLOBAL max_prepared_stmt_count=" })
-    assert(handles[1]:register(false))
+    local program <close> = assert(nightshift.open(url))
+    assert(program:queue "q":push("a", 1))
+    local _ <close> = assert(program:queue "q":claim())
     with({ max_connections = "20" }, { "connections", "warn", "of 20 in use", "here need 1",
       "SET GLOBAL max_connections=40" })
-    for _, handle in ipairs(handles) do handle:close() end
+    for i = 1, 15 do handles[i]:close() end
     if files < 100000 then
       with({ max_connections = "100000" }, { "files", "warn", "connections are refused", "open_files_limit=" })
     end
@@ -479,8 +485,20 @@ port=%d
     expect((examine(p:url(url))).connection, "ok")
     local off = fixture.file("clock", ("i8"):pack(100))
     local ahead = { LD_PRELOAD = proc.build .. "/meddle.so", MEDDLE_CLOCK = off }
-    expect((examine(url, { env = ahead })).clock, "warn", "the server's clock is 100 s behind this machine's", "NTP")
+    expect((examine(url, { env = ahead })).clock, "warn", "this machine's clock is ", "ahead of the server's", "NTP")
     expect((examine(url)).clock, "ok")
+    local h = host.start(url, "return { a = function() end }", nil, ahead)
+    expect(eventually(function()
+      local clock = examine(url).clock
+      return clock.status == "warn" and clock
+    end), "warn", "(host ", "s ahead of the server's", "NTP")
+    h:signal "TERM"
+    assert.equal(0, h:wait())
+    h = host.start(url, "return { a = function() end }")
+    eventually(function() return server:sql("SELECT skew IS NOT NULL FROM nightshift_holder", name):find "1" end)
+    expect((examine(url)).clock, "ok")
+    h:signal "TERM"
+    assert.equal(0, h:wait())
   end)
 
   it("tells of a replica that does not follow, and of one that does not acknowledge", function()

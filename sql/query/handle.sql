@@ -37,8 +37,9 @@ INSERT IGNORE INTO nightshift_holder
 VALUES (?, ?, ?, ?, ?, CONNECTION_ID(), {now}, {now}, ?)
 
 -- name: holder_beat
--- Params: holder. Key: PRIMARY; locks our own row only. No row: we are dead.
-UPDATE nightshift_holder SET beat = {now} WHERE id = ? AND dead IS NULL
+-- Params: µs since 1970 by the clock of our machine, holder. Key: PRIMARY; locks our own row only.
+-- No row: we are dead.
+UPDATE nightshift_holder SET skew = ? - {now}, beat = {now} WHERE id = ? AND dead IS NULL
 
 -- name: holder_cycle
 -- Params: number, holder. Key: PRIMARY; locks our own row only. No row: we were

@@ -47,16 +47,36 @@ function checks.connection(seen)
   return "warn", found, "a claim and a verdict take some round trips each: run hosts near the server", times[4] / 1000
 end
 
-function checks.clock(seen)
+local SKEW = 2 -- seconds between two clocks that are worth a word
+
+--- How far the clock of this machine is ahead of the server's, as far as whole seconds tell.
+local function ahead(seen)
   local before = os.time()
   local now, message = seen.handle:now()
   if not now then error({ skip = message }, 0) end
   now = now // 1000000
   local after = os.time()
-  local off = math.max(before - now - 1, now - after - 1, 0)
-  if off < 2 then return "ok", "server and this machine agree", nil, off end
-  return "warn", ("the server's clock is %d s %s this machine's"):format(off, now > after and "ahead of" or "behind"),
-    "jobs are due by the server's clock alone: let NTP set both", off
+  return now > after + 1 and after + 1 - now or now < before - 1 and before - 1 - now or 0
+end
+
+local function clock_text(what, off)
+  return ("%s is %d s %s the server's"):format(what, math.abs(off) // 1 | 0, off > 0 and "ahead of" or "behind")
+end
+
+function checks.clock(seen)
+  local here = ahead(seen)
+  local texts, most = {}, math.abs(here)
+  if most >= SKEW then texts[1] = clock_text("this machine's clock", here) end
+  for _, h in ipairs(doctor.holders(seen)) do
+    local off = h.lives and h.skew and h.skew / 1e6 or 0
+    if math.abs(off) >= SKEW then
+      texts[#texts + 1] = clock_text(("that of %s (%s %d)"):format(h.host, h.kind, h.id), off)
+      most = math.max(most, math.abs(off))
+    end
+  end
+  if #texts == 0 then return "ok", "server, this machine and those of hosts agree", nil, most end
+  return "warn", table.concat(texts, ", ", 1, math.min(5, #texts)),
+    "jobs are due by the server's clock, handlers and logs go by theirs: let NTP set all, timedatectl set-ntp true", most
 end
 
 function checks.isolation(seen)
