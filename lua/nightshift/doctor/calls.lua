@@ -134,7 +134,7 @@ local function lacks(seen, role, callable)
   end
   for _, name in ipairs(core.statements()) do
     if role.runs(name) then
-      local ok, message, code = seen.handle:may(name)
+      local ok, message, code = doctor.may(seen, name)
       doctor.not_busy(seen, message, code)
       if not ok and code == "DENIED" then
         local what, object = message:match "^([%u, ]+) command denied .- table .-([%w_]+)[`'] %(%d+%)$"

@@ -43,6 +43,13 @@ function doctor.need(seen, statement, ...)
   return rows and (rows[1] or error({ skip = statement .. " gives no row" }, 0)) or error({ skip = message }, 0)
 end
 
+--- May this account run a statement of sql/query? As handle:may, asked once: two checks ask for all.
+function doctor.may(seen, name)
+  seen.may = seen.may or {}
+  if not seen.may[name] then seen.may[name] = table.pack(seen.handle:may(name)) end
+  return table.unpack(seen.may[name], 1, 3)
+end
+
 --- Ends a look at many things at the first that the server does not answer in time.
 function doctor.not_busy(seen, message, code)
   if code ~= "BUSY" then return end
@@ -66,7 +73,7 @@ local UNITS = { "KiB", "MiB", "GiB", "TiB" }
 function doctor.size(bytes)
   local n, unit = bytes / 1024, 1
   while n >= 1024 and unit < #UNITS do n, unit = n / 1024, unit + 1 end
-  return units.fixed(n, n < 10 and 1 or 0) .. " " .. UNITS[unit]
+  return (n < 10 and units.fixed(n, 1) or math.floor(n)) .. " " .. UNITS[unit]
 end
 
 --- A text as a shell takes it for one word.
@@ -192,7 +199,7 @@ local TROUBLES = {
   ["max-session-mem-used"] = "raise max_session_mem_used, or take it out of my.cnf",
   ["wsrep_on"] = "unsafe there: each node has named locks of its own, a commit may be undone by another node, and KILL "
     .. "reaches no other node; use one MariaDB and a semi-synchronous replica to fail over to",
-  ["path name"] = "a socket's path has at most 107 bytes: give the server a shorter one (socket= in my.cnf)",
+  ["(2001)"] = "a socket's path has at most 107 bytes: give the server a shorter one (socket= in my.cnf)",
 }
 
 local function refused(message, code)

@@ -76,7 +76,7 @@ function checks.clock(seen)
   end
   if #texts == 0 then return "ok", "server, this machine and those of hosts agree", nil, most end
   return "warn", table.concat(texts, ", ", 1, math.min(5, #texts)),
-    "jobs are due by the server's clock, handlers and logs go by theirs: let NTP set all, timedatectl set-ntp true", most
+    "jobs are due by the server's clock, handlers and logs go by theirs: let NTP set all (timedatectl set-ntp 1)", most
 end
 
 function checks.isolation(seen)

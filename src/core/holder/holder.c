@@ -73,7 +73,7 @@ ns_status ns_register(ns_db *db, bool is_host, ns_err *err) {
   st = ns_db_run(db, NS_SQL_HOLDER_ADD,
                  (ns_value[]){ns_vint(id), ns_vtext(ns_str(is_host ? "host" : "handle")),
                               ns_vtext(ns_str(host)), ns_vint(getpid()), ns_vtext(ns_str(place)),
-                              ns_vtext(ns_str(NS_VERSION))},
+                              ns_vtext(ns_str(NS_VERSION)), ns_vint(ns_log_wall())},
                  err);
   if (st != NS_OK)
     return st;
