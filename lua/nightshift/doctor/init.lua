@@ -17,8 +17,8 @@ function doctor.is_read_only(message)
   return message:find("(1290)", 1, true) ~= nil and message:find "read.only" ~= nil
 end
 
---- After a first statement that took too long, or waited for a lock, later ones get less time: a
--- locked server would cost a second for each.
+--- After a first statement that took too long, or waited for a lock, later ones get less time.
+-- Where tables are locked each of them would cost a second.
 local function hurry(seen, message)
   if seen.hurried or not (message:find("(1969)", 1, true) or message:find("(1205)", 1, true)) then return end
   seen.hurried = true
@@ -175,10 +175,10 @@ end
 --- Collects the facts that several checks use.
 local function look(handle)
   local seen = { handle = handle }
+  seen.session = doctor.pairs_of(doctor.ask(seen, "doctor_variables_session"))
   handle:execute("@doctor_limits", 1, 1, 1)
   seen.server = doctor.need(seen, "doctor_server")
   seen.global = doctor.pairs_of(doctor.ask(seen, "doctor_variables"))
-  seen.session = doctor.pairs_of(doctor.ask(seen, "doctor_variables_session"))
   seen.status = doctor.pairs_of(doctor.ask(seen, "doctor_status"))
   return seen
 end

@@ -192,7 +192,8 @@ local function other_routines(seen)
   local other = {}
   for _, statement in ipairs(core.schema()) do
     local row = routines(seen)[statement.text:match "^CREATE OR REPLACE %u+ (nightshift_[%l_]+)" or ""]
-    if row and row.text and not plain(statement.text):find(plain(row.text), 1, true) then other[#other + 1] = row.name end
+    local changed = row and row.text and not plain(statement.text):find(plain(row.text), 1, true)
+    if changed then other[#other + 1] = row.name end
   end
   return other
 end
