@@ -15,6 +15,9 @@ LIBDIR  ?= $(PREFIX)/lib/lua/5.4
 INCDIR  ?= $(PREFIX)/include
 CLIBDIR ?= $(PREFIX)/lib
 MANDIR  ?= $(PREFIX)/share/man
+BASHDIR ?= $(PREFIX)/share/bash-completion/completions
+ZSHDIR  ?= $(PREFIX)/share/zsh/site-functions
+FISHDIR ?= $(PREFIX)/share/fish/vendor_completions.d
 
 # Builds that come before something else: as many compilers at once as there are processors.
 PARALLEL := $(MAKE) --no-print-directory -j$(shell nproc 2>/dev/null || echo 2)
@@ -100,7 +103,8 @@ $(PROGRAM): $(HOST_O) $(LUAC_O) $(PRIV_O) $(LIBRARY)
 # Program, module and Lua files, and for C programs the library with its headers and what
 # pkg-config reads; the SQL is inside. The program finds the Lua
 # files by its own path: ../share/lua/5.4.
-#: make install     PREFIX=/usr/local; also BINDIR, LUADIR, LIBDIR, INCDIR, CLIBDIR, MANDIR, DESTDIR
+#: make install     PREFIX=/usr/local; also BINDIR, LUADIR, LIBDIR, INCDIR, CLIBDIR, MANDIR, DESTDIR,
+#:                  and for completions BASHDIR, ZSHDIR, FISHDIR
 PUBLIC := nightshift.h nightshift_types.h
 VERSION = $(shell sed -n 's/^.define NS_VERSION "\(.*\)"/\1/p' src/include/nightshift.h)
 PC_LINES = 'Name: nightshift' 'Description: Durable background jobs on MariaDB' \
@@ -119,18 +123,23 @@ install: all man
 	  -exec install -D -m 644 {} "$(DESTDIR)$(LUADIR)/{}" \;
 	install -d "$(DESTDIR)$(MANDIR)/man1"
 	for page in $(O)/man/*.1; do ! test -e "$$page" || install -m 644 "$$page" "$(DESTDIR)$(MANDIR)/man1"; done
+	for pair in "nightshift,$(BASHDIR)" "_nightshift,$(ZSHDIR)" "nightshift.fish,$(FISHDIR)"; do \
+	  ! test -e "$(O)/completion/$${pair%%,*}" || \
+	  install -D -m 644 "$(O)/completion/$${pair%%,*}" "$(DESTDIR)$${pair#*,}/$${pair%%,*}"; done
 
-#: make man         manual pages, from the parser of the command line, into build/man
-# The parser is argparse's; without it there are no pages.
+#: make man         manual pages and completions, from the parser of the command line, into build
+# The parser is argparse's; without it there are none.
+GENERATE = LUA_PATH="lua/?.lua;lua/?/init.lua;;" LUA_CPATH="$(O)/?.so;;" $(LUA) doc/generate.lua
 man: all
-	@mkdir -p $(O)/man && rm -f $(O)/man/*
+	@mkdir -p $(O)/man $(O)/completion && rm -f $(O)/man/* $(O)/completion/*
 	@! $(LUA) -e 'require "argparse"' 2>/dev/null || \
-	  LUA_PATH="lua/?.lua;lua/?/init.lua;;" LUA_CPATH="$(O)/?.so;;" $(LUA) doc/generate.lua man $(O)/man $(VERSION)
+	  { $(GENERATE) man $(O)/man $(VERSION) && $(GENERATE) completion $(O)/completion; }
 
 uninstall:
 	rm -f "$(DESTDIR)$(BINDIR)/nightshift"
 	rm -rf "$(DESTDIR)$(LIBDIR)/nightshift" "$(DESTDIR)$(LUADIR)/nightshift"
 	rm -f "$(DESTDIR)$(MANDIR)/man1/nightshift.1" "$(DESTDIR)$(MANDIR)/man1"/nightshift-*.1
+	rm -f "$(DESTDIR)$(BASHDIR)/nightshift" "$(DESTDIR)$(ZSHDIR)/_nightshift" "$(DESTDIR)$(FISHDIR)/nightshift.fish"
 	rm -f $(PUBLIC:%="$(DESTDIR)$(INCDIR)/%") "$(DESTDIR)$(CLIBDIR)/libnightshift.a" \
 	  "$(DESTDIR)$(CLIBDIR)/pkgconfig/nightshift.pc"
 

@@ -2,10 +2,11 @@
 -- `--help`, the manual pages and the reference are one text. Of descriptions: pictures.
 --
 --     lua5.4 doc/generate.lua man FOLDER VERSION  nightshift(1), and one page for each command
+--     lua5.4 doc/generate.lua completion FOLDER   what bash, zsh and fish read to complete our words
 --     lua5.4 doc/generate.lua reference FOLDER    reference-lua.md and reference-shell.md: all of it
 --     lua5.4 doc/generate.lua pictures FOLDER     of doc/pictures/NAME.dot: NAME.svg
 
-local USAGE = "usage: generate.lua man|reference|pictures FOLDER [VERSION]"
+local USAGE = "usage: generate.lua man|completion|reference|pictures FOLDER [VERSION]"
 local what, folder, version = arg[1], assert(arg[2], USAGE), arg[3] or ""
 local makers = {}
 
@@ -24,6 +25,8 @@ local LEFT <const> = { "3", "With --drain: jobs are left, ready or due soon, tha
 
 local VARIABLES <const> = {
   { "NIGHTSHIFT_URL", "The database, when no --url is given." },
+  { "NIGHTSHIFT_CONFIG", "The file of settings, when no --config is given." },
+  { "NIGHTSHIFT_WORKERS, NIGHTSHIFT_QUEUES, ...", "Options of work; --log has none." },
   { "NIGHTSHIFT_SHARED", "Size of nightshift.shared in plain Lua." },
   { "NIGHTSHIFT_LOG", "debug: events of level debug are logged, too." },
 }
@@ -113,13 +116,26 @@ local function add_elements(page, parser)
   end
 end
 
+--- The notes below --help's options, and the examples below these.
+local function parts_of(epilog)
+  local notes, examples = epilog:match "^(.-)\n*Examples:\n(.*)$"
+  return notes or epilog, examples
+end
+
 --- The lines below --help's options.
 local function add_epilog(page, parser)
-  if not parser._epilog then return end
-  page:section "NOTES"
+  local notes, examples = parts_of(parser._epilog or "")
   local lines = {}
-  for line in parser._epilog:gmatch "[^\n]+" do lines[#lines + 1] = escaped(line) end
-  page:add(table.concat(lines, "\n.PP\n"))
+  for line in notes:gmatch "[^\n]+" do lines[#lines + 1] = escaped(line) end
+  if #lines > 0 then
+    page:section "NOTES"
+    page:add(table.concat(lines, "\n.PP\n"))
+  end
+  if not examples then return end
+  page:section "EXAMPLES"
+  page:add ".nf"
+  page:add(escaped(examples))
+  page:add ".fi"
 end
 
 local function start_of(name, parser)
@@ -165,6 +181,15 @@ end
 local function write(name, lines)
   local file <close> = assert(io.open(("%s/%s"):format(folder, name), "w"))
   assert(file:write(table.concat(lines, "\n"), "\n"))
+end
+
+local COMPLETIONS <const> = { bash = "nightshift", zsh = "_nightshift", fish = "nightshift.fish" }
+
+function makers.completion()
+  local help = require "nightshift.cli.help"
+  for _, shell in ipairs(help.SHELLS) do
+    write(COMPLETIONS[shell], { (help.completion(command_line(), shell):gsub("\n$", "")) })
+  end
 end
 
 local function cell(text) return (text:gsub("|", "\\|")) end
@@ -311,7 +336,9 @@ local function add_command(out, title, parser)
     if not option._hidden then rows[#rows + 1] = { table.concat(option._aliases, ", "), told(option) } end
   end
   add_table(out, { "argument or option", "" }, rows)
-  if parser._epilog then out[#out + 1] = "\n" .. parser._epilog:gsub("\n", "  \n") end
+  local notes, examples = parts_of(parser._epilog or "")
+  if notes ~= "" then out[#out + 1] = "\n" .. notes:gsub("\n", "  \n") end
+  if examples then out[#out + 1] = ("\n```sh\n%s\n```"):format((examples:gsub("%f[^\n\0]   ", ""))) end
 end
 
 function makers.reference()

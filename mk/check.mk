@@ -75,7 +75,7 @@ docs: all
 	@sh .ci/deps docs
 	@rm -rf $(O)/docs && mkdir -p $(O)/docs/pages
 	@cp -r --parents $(SITE) $(O)/docs/pages
-	@LUA_PATH="lua/?.lua;lua/?/init.lua;;" LUA_CPATH="$(O)/?.so;;" $(LUA) doc/generate.lua reference $(O)/docs/pages/doc
+	@$(GENERATE) reference $(O)/docs/pages/doc
 	@echo 'table { display: block; overflow-x: auto }' > $(O)/docs/pages/site.css # wide ones, on phones
 	@cp doc/mkdocs.yml $(O)/docs && cd $(O)/docs && mkdocs build --quiet --strict
 	@echo "open $(O)/docs/html/index.html; for the search box: python3 -m http.server -b 127.0.0.1 -d $(O)/docs/html"

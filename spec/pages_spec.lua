@@ -386,7 +386,7 @@ describe("the pages", function()
     for code in read "src/include/nightshift_types.h":gmatch '  X%(E%u+, "([%u_]+)"' do
       want(code, "| `" .. code .. "` |")
     end
-    for _, name in ipairs { "work", "jobs" } do
+    for _, name in ipairs { "work", "push", "jobs" } do
       for option in read("lua/nightshift/cli/" .. name .. ".lua"):gmatch '%f[%w][of][pl]%w+%("(%-%-[%l-]+)"' do
         want(option, option)
       end

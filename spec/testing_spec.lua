@@ -144,6 +144,23 @@ describe("the testing kit", function()
     assert.equal(3, #t:pushed { name = "report", queue = "reports" })
   end)
 
+  it("is a worker, from its start to its stop, and another one behind a death", function()
+    local told = {}
+    for _, event in ipairs { "worker.start", "worker.stop" } do
+      nightshift.on(event, function() if told then told[#told + 1] = event:match "%l+$" end end)
+    end
+    assert(q:push("email.send", { to = "a" }))
+    assert(t:crash_at "settle.before_commit")
+    local note = { ["email.send"] = function() told[#told + 1] = "run" end }
+    assert.equal(1, assert(t:drain(note)).crashed)
+    assert(t:drain(note))
+    assert.same({ "start", "run", "start", "run", "stop", "start", "stop" }, told)
+    nightshift.on("worker.start", function() if told then error("no redis", 0) end end)
+    local _, message = t:drain(note)
+    assert.matches("^worker%.start: no redis", message)
+    told = nil
+  end)
+
   it("gives batches to handlers that take them, and each job its verdict", function()
     local sizes = {}
     local many = { mail = { batch = 3, within = "1m", max_attempts = 1, run = function(jobs)
@@ -408,6 +425,24 @@ describe("the examples, drained:", function()
     assert(t.db:queue "hello":push("hello.say", { name = "Ann" }))
     assert.equal(1, assert(t:drain "examples/hello/jobs.lua").done)
     assert.same({ "hello Ann" }, said)
+  end)
+
+  it("events, in batches, each exactly once", function()
+    assert(t.db:execute "DROP TABLE IF EXISTS event")
+    local events = t.db:queue "events"
+    for i = 1, 150 do assert(events:push("event.store", { kind = "click", n = i })) end
+    assert(events:push("event.store", { page = "/" }, { max_attempts = 1 }))
+    assert(t:crash_at "settle.before_commit")
+    local drained = assert(t:drain("examples/events/jobs.lua", { may_fail = true, scheduled = true }))
+    assert.same({ 1, 150, 1 }, { drained.crashed, drained.done, drained.dead })
+    assert.equal(150, t.db:execute("SELECT COUNT(*) AS n FROM event WHERE kind = 'click'")[1].n)
+  end)
+
+  it("letters", function()
+    globals.print = function(...) said[#said + 1] = table.concat({ ... }, " ") end
+    dofile "examples/letters/letters.lua"
+    assert.same({ "1 done", "1 dead", "1 scheduled", "done ann@example.com", "done bob@example.com",
+      "done cy@example.com", "3 deleted" }, said)
   end)
 
   it("schedules", function()

@@ -5,21 +5,22 @@
 -- twice is allowed, using a closed handle raises.
 
 local core = require "nightshift.core"
-local flow = require "nightshift.flow"
-local hosts = require "nightshift.report.hosts"
 local jobs = require "nightshift.jobs"
 local lock = require "nightshift.lock"
 local options = require "nightshift.options"
-local pauses = require "nightshift.pauses"
 local queue = require "nightshift.queue"
-local report = require "nightshift.report"
-local retention = require "nightshift.retention"
-local schedule = require "nightshift.schedule"
 local scope = require "nightshift.scope"
-local source = require "nightshift.source.table"
 local transaction = require "nightshift.transaction"
 
-local raise = options.raise
+local later, raise = options.later, options.raise
+
+local flow = later(function() return require "nightshift.flow" end)
+local hosts = later(function() return require "nightshift.report.hosts" end)
+local pauses = later(function() return require "nightshift.pauses" end)
+local report = later(function() return require "nightshift.report" end)
+local retention = later(function() return require "nightshift.retention" end)
+local schedule = later(function() return require "nightshift.schedule" end)
+local source = later(function() return require "nightshift.source.table" end)
 
 local db = {}
 local methods, meta, live = jobs.methods, jobs.meta, jobs.live
@@ -64,7 +65,7 @@ end
 ---@return string? message
 ---@return string? code
 function methods:pause_name(name)
-  return pauses.set(live(self, "pause_name"), check_text("pause_name", name), true)
+  return pauses().set(live(self, "pause_name"), check_text("pause_name", name), true)
 end
 
 --- Ends what `pause_name` began; hosts are woken at once.
@@ -73,7 +74,7 @@ end
 ---@return string? message
 ---@return string? code
 function methods:resume_name(name)
-  return pauses.set(live(self, "resume_name"), check_text("resume_name", name), false)
+  return pauses().set(live(self, "resume_name"), check_text("resume_name", name), false)
 end
 
 --- No job starts anywhere until `resume_all`: every queue is paused, adopted tables and queues that
@@ -81,13 +82,13 @@ end
 ---@return boolean|nil changed false: all were paused
 ---@return string? message
 ---@return string? code
-function methods:pause_all() return pauses.set(live(self, "pause_all"), nil, true) end
+function methods:pause_all() return pauses().set(live(self, "pause_all"), nil, true) end
 
 --- Ends what `pause_all` began; queues and names that are paused by themselves stay so.
 ---@return boolean|nil changed false: they were not paused
 ---@return string? message
 ---@return string? code
-function methods:resume_all() return pauses.set(live(self, "resume_all"), nil, false) end
+function methods:resume_all() return pauses().set(live(self, "resume_all"), nil, false) end
 
 --- Has a host have so many workers, until it ends: its id, or a machine's name. What it has then.
 ---@param host integer|string
@@ -95,7 +96,7 @@ function methods:resume_all() return pauses.set(live(self, "resume_all"), nil, f
 ---@return {id: integer, host: string, pid: integer, workers: integer, was: integer}|nil
 ---@return string? message
 ---@return string? code
-function methods:tune_host(host, workers) return hosts.tune(live(self, "tune_host"), host, workers) end
+function methods:tune_host(host, workers) return hosts().tune(live(self, "tune_host"), host, workers) end
 
 --- Runs `fn` in one transaction: its pushes, statements and verdicts on this handle commit
 -- together when it returns. Nothing commits when it raises, when it returns nil and a message,
@@ -163,7 +164,7 @@ end
 ---@return string? message
 ---@return string? code
 function methods:slots()
-  return report.slots(live(self, "slots"))
+  return report().slots(live(self, "slots"))
 end
 
 --- Takes an existing table as a source of jobs: see source/table.lua.
@@ -174,7 +175,7 @@ end
 function methods:adopt(mapping, extra)
   live(self, "adopt")
   options.no_more("adopt", "a mapping", extra)
-  return options.values(source.new(self, mapping))
+  return options.values(source().new(self, mapping))
 end
 
 --- Counts per queue, the holders, and this handle's own counters.
@@ -182,7 +183,7 @@ end
 ---@return string? message
 ---@return string? code
 function methods:stats()
-  return report.stats(live(self, "stats"))
+  return report().stats(live(self, "stats"))
 end
 
 --- Pushes a tree of jobs in one transaction: see flow.lua.
@@ -194,7 +195,7 @@ end
 function methods:flow(root, extra)
   local handle = live(self, "flow")
   options.no_more("flow", "a tree of jobs", extra)
-  return options.values(flow.push(handle, root))
+  return options.values(flow().push(handle, root))
 end
 
 --- Pushes many trees of jobs in one transaction, all or none.
@@ -206,7 +207,7 @@ end
 function methods:flow_many(roots, extra)
   local handle = live(self, "flow_many")
   options.no_more("flow_many", "a list of flows", extra)
-  return options.values(flow.push_many(handle, roots))
+  return options.values(flow().push_many(handle, roots))
 end
 
 --- Adds a recurring job, or changes it: {name =, cron = "0 3 * * *" | every = "10m", zone =, push =
@@ -218,14 +219,14 @@ end
 function methods:schedule(given, extra)
   local handle = live(self, "schedule")
   options.no_more("schedule", "a table", extra)
-  return schedule.set(handle, given)
+  return schedule().set(handle, given)
 end
 
 --- All schedules, by name, with their next five ticks.
 ---@return table[]|nil
 ---@return string? message
 ---@return string? code
-function methods:schedules() return schedule.list(live(self, "schedules")) end
+function methods:schedules() return schedule().list(live(self, "schedules")) end
 
 --- Stops the ticks of a schedule.
 ---@param name string
@@ -233,7 +234,7 @@ function methods:schedules() return schedule.list(live(self, "schedules")) end
 ---@return string? message
 ---@return string? code
 function methods:schedule_pause(name)
-  return schedule.pause(live(self, "schedule_pause"), check_text("schedule_pause", name), true)
+  return schedule().pause(live(self, "schedule_pause"), check_text("schedule_pause", name), true)
 end
 
 --- Lets its ticks go on; ticks of the time between are dropped.
@@ -242,7 +243,7 @@ end
 ---@return string? message
 ---@return string? code
 function methods:schedule_resume(name)
-  return schedule.pause(live(self, "schedule_resume"), check_text("schedule_resume", name), false)
+  return schedule().pause(live(self, "schedule_resume"), check_text("schedule_resume", name), false)
 end
 
 --- Pushes the job of a schedule now, beside its ticks.
@@ -251,7 +252,7 @@ end
 ---@return string? message
 ---@return string? code
 function methods:schedule_run(name)
-  return schedule.run(live(self, "schedule_run"), check_text("schedule_run", name))
+  return schedule().run(live(self, "schedule_run"), check_text("schedule_run", name))
 end
 
 --- Deletes a schedule. One that the scripts of a live host declare comes back within the hour.
@@ -260,7 +261,7 @@ end
 ---@return string? message
 ---@return string? code
 function methods:schedule_remove(name)
-  return schedule.remove(live(self, "schedule_remove"), check_text("schedule_remove", name))
+  return schedule().remove(live(self, "schedule_remove"), check_text("schedule_remove", name))
 end
 
 local PRUNE = {
@@ -282,7 +283,7 @@ function methods:prune(opts)
   if not given then return nil, message, code end
   if given.tree and (given.done or given.dead) then options.raise "prune: 'tree' goes without 'done' and 'dead'" end
   if given.tree then return handle:prune_tree(given.tree) end
-  return handle:prune(given.done or retention.BY_RULE, given.dead or retention.BY_RULE, 0)
+  return handle:prune(given.done or retention().BY_RULE, given.dead or retention().BY_RULE, 0)
 end
 
 --- How long ended jobs of a queue are kept, and how many; all hosts delete what is more. {done =,
@@ -300,9 +301,9 @@ function methods:retain(name, rules)
     if not ok then return nil, message, code end
   end
   if type(rules) ~= "table" then raise("retain: the rules must be a table, got %s", type(rules)) end
-  local given, message, code = options.read("retain", rules, retention.RULES)
+  local given, message, code = options.read("retain", rules, retention().RULES)
   if not given then return nil, message, code end
-  return options.values(retention.set(handle, name, given))
+  return options.values(retention().set(handle, name, given))
 end
 
 --- The rules: of all queues first, then of queues that have one of their own. {queue =, done = {age
@@ -310,7 +311,7 @@ end
 ---@return table[]|nil
 ---@return string? message
 ---@return string? code
-function methods:retention() return retention.list(live(self, "retention")) end
+function methods:retention() return retention().list(live(self, "retention")) end
 
 local RESCUE = { wait = options.duration }
 
@@ -364,7 +365,7 @@ end
 --- Gives back rows of adopted tables that this handle has.
 local function leave(self)
   if not self._handle:is_open() or self._handle:in_transaction() then return end
-  for adopted in pairs(self._sources) do source.leave(adopted) end
+  for adopted in pairs(self._sources) do source().leave(adopted) end
 end
 
 --- Gives unsettled claims back and ends the connection.

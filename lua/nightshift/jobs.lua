@@ -2,16 +2,17 @@
 --
 -- The handle's type begins here; db.lua adds its other verbs and makes handles.
 
-local change = require "nightshift.change"
 local core = require "nightshift.core"
-local many = require "nightshift.many"
 local options = require "nightshift.options"
-local report = require "nightshift.report"
 local results = require "nightshift.results"
 local units = require "nightshift.units"
-local why = require "nightshift.report.why"
 
-local raise = options.raise
+local later, raise = options.later, options.raise
+
+local change = later(function() return require "nightshift.change" end)
+local many = later(function() return require "nightshift.many" end)
+local report = later(function() return require "nightshift.report" end)
+local why = later(function() return require "nightshift.report.why" end)
 
 local methods = options.methods({}, "db")
 local meta = { __index = methods, __name = "nightshift.db" }
@@ -63,7 +64,7 @@ end
 ---@return string? code
 function methods:why(id)
   local handle = live(self, "why")
-  return options.values(why.of(handle, check_id("why", id)))
+  return options.values(why().of(handle, check_id("why", id)))
 end
 
 --- Lists jobs: one state in its own order (next first, or newest first when
@@ -74,9 +75,9 @@ end
 ---@return string? code
 function methods:jobs(filter)
   local handle = live(self, "jobs")
-  local given, message, code = options.read("jobs", filter, report.FILTER)
+  local given, message, code = options.read("jobs", filter, report().FILTER)
   if not given then return nil, message, code end
-  return options.values(report.jobs(handle, given))
+  return options.values(report().jobs(handle, given))
 end
 
 --- Kinds of errors: of dead jobs, and of jobs that wait for another attempt.
@@ -86,9 +87,9 @@ end
 ---@return string? code
 function methods:errors(given)
   local handle = live(self, "errors")
-  local checked, message, code = options.read("errors", given, report.ERRORS)
+  local checked, message, code = options.read("errors", given, report().ERRORS)
   if not checked then return nil, message, code end
-  return options.values(report.errors(handle, checked))
+  return options.values(report().errors(handle, checked))
 end
 
 local CANCEL = { reason = options.text, tree = options.typed "boolean" }
@@ -107,9 +108,9 @@ end
 local function on_filter(self, verb, given, extra)
   local handle = live(self, verb)
   options.no_more(verb, "a filter, which has all options", extra)
-  local checked, message, code = many.read(verb, given)
+  local checked, message, code = many().read(verb, given)
   if not checked then return nil, message, code end
-  return many.run(handle, verb, checked)
+  return many().run(handle, verb, checked)
 end
 
 --- Ends a live job; a running one is told, stopped when it does not listen, and
@@ -185,16 +186,16 @@ local function update_many(self, given, what, opts)
     if key ~= "rate" and key ~= "retry" then raise("update: unknown option '%s'; it takes rate and retry", key) end
     all[key] = value
   end
-  local checked, message, code = many.read("update", all)
+  local checked, message, code = many().read("update", all)
   if not checked then return nil, message, code end
   checked.change = what
-  return many.run(self._handle, "update", checked)
+  return many().run(self._handle, "update", checked)
 end
 
 --- The job as a change looks at it, and whether it has ended.
 local function looked_at(handle, id)
   for _, kind in ipairs { "live", "ended" } do
-    local rows, message, code = change.rows(handle, kind, { id })
+    local rows, message, code = change().rows(handle, kind, { id })
     if not rows then return nil, message, code end
     if rows[1] then return units.rows(rows)[1], kind == "ended" end
   end
@@ -213,7 +214,7 @@ local function update_made(handle, id, values, make)
     local same = row.payload == text and row.run == run
     text, run = row.payload, row.run
     local ok, message, holder
-    ok, message, code, holder = change.write(handle, values, make, row, ended)
+    ok, message, code, holder = change().write(handle, values, make, row, ended)
     if ok ~= nil then return true end
     if code ~= "STATE" or same then return nil, message, code, holder end
   end
@@ -233,7 +234,7 @@ end
 ---@return integer? holder with DUPLICATE: the live job that has the key
 function methods:update(id, given, opts)
   local handle = live(self, "update")
-  local values, make, code = change.read(given)
+  local values, make, code = change().read(given)
   if not values then return nil, make, code end
   if type(id) == "table" then
     return options.values(update_many(self, id, { values = values, make = make }, opts))

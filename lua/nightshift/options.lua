@@ -85,6 +85,19 @@ end
 -- tail call of f the caller's line would be lost.
 function options.values(...) return ... end
 
+--- A module that few programs need: a function that gives it, and loads it when it is first called.
+-- In a host's worker it is loaded at once: its handlers may damage the standard library. Its user may
+-- have no right to read our files.
+---@param load fun(): table requires it
+---@return fun(): table
+function options.later(load)
+  local module = package.loaded["nightshift.worker"] and load()
+  return function()
+    module = module or load()
+    return module
+  end
+end
+
 --- Raises when the handle is closed: the core would, too, but blame our line.
 ---@param handle userdata the core's
 ---@param verb string
@@ -457,6 +470,7 @@ options.UPDATE = {
   due = options.instant,
   max_attempts = options.COUNT,
   tags = tags,
+  set = options.typed "table", -- change.lua makes a function of it, so it is never read
 }
 
 --- The options of a push; the core checks them again.

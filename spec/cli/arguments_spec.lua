@@ -77,7 +77,8 @@ describe("without a database:", function()
         { { "work", "x.lua", "--drain-within", "soon" }, "--drain-within: bad duration 'soon'" },
         { { "work", "x.lua", "--log", "xml" }, "must be one of 'text', 'json'" },
         { { "prune", "--done", "x" }, "--done: bad duration 'x'" },
-        { { "run", "name" }, "missing option '--script'" },
+        { { "run", "name" }, "run wants FILE NAME [JSON]; it got 'name' alone" },
+        { { "run", "a", "1", "2", "--script", "x.lua" }, "with --script run wants NAME [JSON] alone" },
       }
       for _, case in ipairs(cases) do
         local result = run(case[1])

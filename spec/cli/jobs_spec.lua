@@ -99,6 +99,79 @@ describe("queues and jobs:", function()
     end)
   end)
 
+  describe("push --lines", function()
+    local function lines_of(text)
+      local list = {}
+      for line in text:gmatch "[^\n]+" do list[#list + 1] = tonumber(line) end
+      return list
+    end
+
+    it("pushes a job for each line, in order, and prints the ids", function()
+      local name, lines = fresh_name(), {}
+      for i = 1, 2500 do lines[i] = ('{"n": %d}'):format(i) end
+      local ids = lines_of(ok({ "push", name, "count", "--lines", "--priority", "7" }, table.concat(lines, "\n")))
+      assert.equal(2500, #ids)
+      for _, i in ipairs { 1, 1000, 1001, 2500 } do
+        local job = db:job(ids[i])
+        assert.same({ "count", { n = i }, 7 }, { job.name, job.payload, job.priority })
+      end
+      assert.equal(2500, #db:jobs { queue = name, limit = 5000 })
+    end)
+
+    it("takes names and options from objects, empty lines, and ends of lines of another system", function()
+      local name = fresh_name()
+      local ids = lines_of(ok({ "push", name, "--lines", "--priority", "9", "--tag", "all" },
+        '{"name": "a", "payload": [1], "delay": "1h"}\r\n\n  \n{"name": "b", "priority": 3, "tags": ["x"]}\r\n'))
+      local a, b = db:job(ids[1]), db:job(ids[2])
+      assert.same({ "a", { 1 }, 9, "scheduled", { "all" } }, { a.name, a.payload, a.priority, a.state, a.tags })
+      assert.same({ "b", 3, "ready", { "x" } }, { b.name, b.priority, b.state, b.tags })
+      assert.is_nil(b.payload)
+      assert.equal("", ok({ "push", name, "--lines" }, ""))
+    end)
+
+    it("ends at the first bad line: those before it are pushed, those behind it are not", function()
+      local name = fresh_name()
+      local result = run({ "push", name, "n", "--lines" }, "1\n2\n{x\n4\n")
+      assert.same({ 1, 2 }, { result.exit, #lines_of(result.out) })
+      assert.matches("^nightshift: line 3: not JSON: column 2.*; 2 jobs before it pushed, none behind it", result.err)
+      assert.same({ 2, 1 }, { #db:jobs { queue = name }, #result.err:gsub("[^\n]", "") })
+    end)
+
+    it("goes on behind bad lines with --skip-bad, and says each", function()
+      local name = fresh_name()
+      local lines = { '{"name": "a"}', "17", '{"name": "a", "priority": 300}', '{"name": "a", "dealy": 5}',
+        '{"name": "a", "priority": "high"}', '{"name": ""}', '{"name": "a", "unique": "k"}',
+        '{"name": "a", "unique": "k"}', '{"name": "a", "payload": 8}' }
+      local result = run({ "push", name, "--lines", "--skip-bad" }, table.concat(lines, "\n"))
+      assert.same({ 1, 3 }, { result.exit, #lines_of(result.out) })
+      for _, words in ipairs { 'line 2: an object with a "name" is expected, for no NAME was given\n',
+        "line 3: priority must be a whole number from 0 to 255, got 300\n",
+        "line 4: unknown option 'dealy'; did you mean 'delay'?\n",
+        "line 5: priority must be a whole number, got string\n", "line 6: job name is empty\n", "line 8: ",
+        " (DUPLICATE)\n", "nightshift: 3 jobs pushed, 6 lines bad\n" } do
+        assert.is_truthy(result.err:find(words, 1, true), words .. result.err)
+      end
+      local last = lines_of(result.out)
+      assert.same({ 8, "k" }, { db:job(last[3]).payload, db:job(last[2]).unique })
+    end)
+
+    it("wants arguments that go with it", function()
+      fails(2, { "push", "q", "n", "5", "--lines" }, "--lines reads payloads from stdin")
+      fails(2, { "push", "q", "n", "--skip-bad" }, "--skip-bad wants --lines")
+    end)
+
+    it("takes more lines than fit into its memory", function()
+      local name = fresh_name()
+      local make = fixture.file("make.lua",
+        [[for i = 1, 10000 do io.write('{"n": ', i, ', "text": "', ("x"):rep(4000), '"}\n') end]])
+      local command = ("%s %s | (ulimit -v 100000; exec %s push %s big --lines)")
+        :format(proc.lua, make, proc.program, name)
+      local status, out, err = proc.run { "sh", "-c", command, env = { NIGHTSHIFT_URL = url }, timeout = 120 }
+      assert.same({ 0, "" }, { status, err })
+      assert.equal(10000, #lines_of(out))
+    end)
+  end)
+
   describe("jobs and show", function()
     it("list jobs as a table and as JSON", function()
       local name = fresh_name()

@@ -315,16 +315,21 @@ return {
 
     it("may keep what handler files changed or added themselves", function()
       local h = host.start(url, [[
+      require "nightshift"
+      package.path = ""
       string.shout = string.upper
       counter = 0
       local old = print
       function print(...) old("said", ...) end
       return {
         fail = function() counter = counter + 1 error "as ever" end,
+        schedules = function(job) return #assert(job:db():schedules()) end,
         pid = function() return (io.open "/proc/self/stat":read "a"):match "^%d+" end }]], { "--workers", "1" })
       local worker = tostring(host.member(h.pid))
       local id = q:push("fail", nil, ONCE)
       eventually(function() return handle:job(id).state == "dead" end)
+      id = q:push "schedules" -- all verbs, though the path to our modules is gone
+      assert.equal(0, eventually(function() return handle:job(id).result end))
       id = q:push "pid"
       assert.equal(worker, eventually(function() return handle:job(id).result end))
       stop(h)

@@ -116,6 +116,28 @@ describe("open", function()
     assert.is_truthy(run("mysql://x@localhost/x?unix_socket=/nonexistent/s.sock"):find "/nonexistent/s.sock.*\tGONE\n$")
   end)
 
+  it("loads adopted tables, schedules and reports with the first verb that needs them", function()
+    local script = [[
+      local db = assert(require "nightshift".open())
+      local function loaded()
+        local names = {}
+        for _, name in ipairs { "report", "schedule", "source.table" } do
+          if package.loaded["nightshift." .. name] then names[#names + 1] = name end
+        end
+        print("loaded: " .. table.concat(names, " "))
+      end
+      local q = assert(db:queue "]] .. fresh_queue().name .. [[")
+      assert(q:push "a")
+      assert(q:claim():ack())
+      loaded()
+      assert(db:schedules())
+      loaded()
+      assert(db:jobs { state = "done" })
+      loaded()]]
+    local _, out, err = proc.run { proc.lua, "-e", script, env = { NIGHTSHIFT_URL = lab.url() } }
+    assert.equal("loaded: \nloaded: schedule\nloaded: report schedule\n", out, err)
+  end)
+
   it("ends with the server, and works again when it is back", function()
     local own = server.server()
     local other <close> = assert(nightshift.open((own:fresh())))

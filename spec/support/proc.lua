@@ -79,11 +79,12 @@ local function environment(changes)
   return list
 end
 
--- What plain Lua needs to find the modules of this tree.
+-- What plain Lua needs to find the modules of this tree; and no settings.
 local function defaults()
   return {
     LUA_PATH = ROOT .. "/lua/?.lua;" .. ROOT .. "/lua/?/init.lua;;",
     LUA_CPATH = proc.build .. "/?.so;;",
+    NIGHTSHIFT_CONFIG = "/dev/null", -- whatever settings the user of this machine has
   }
 end
 

@@ -419,6 +419,9 @@ function Audit:reason(id, number, run, ends, next_at)
   if kind == "failed" and run.verdict == "fail" then return "failed" end
   if kind == "failed" and not run.verdict and run.plan == "hang" then return "timeout" end
   if kind == "failed" and not run.verdict and self:fault("machine", run.at, next_at) then return "machine stalled" end
+  if kind == "failed" and run.plan == "slot_crash" and not run.verdict and self:connects_late(id, number, run) then
+    return "could not connect within its time"
+  end
   if kind == "crashed" and FATAL[run.plan] then return "crashed as planned" end
   if kind == "crashed" and self:dies_in_batch(run) then return "crashed with its batch" end
   if run.verdict == "release" then return "released" end
@@ -433,6 +436,12 @@ function Audit:reason(id, number, run, ends, next_at)
   if self:fault("server", run.at, next_at) then return "fault of the server" end
   local refused = run.answer == "BUSY" or run.answer == "GONE"
   if refused and self:fault("statements", run.at, next_at) then return "its verdict was cut" end
+end
+
+--- Was it ended by its timeout in job:db, while all programs connected anew behind a fault?
+function Audit:connects_late(id, number, run)
+  if not self:written(id, number):find("job:db: cannot connect", 1, true) then return false end
+  return self:fault("statements", run.at - 10, run.at) or self:fault("server", run.at - 10, run.at)
 end
 
 --- Did another job of its batch end the worker?

@@ -121,13 +121,14 @@ local function read(path)
   return seen, dropped, broken
 end
 
--- Was it killed, or near its end stopped, or its log not read? nil: it has not ended, or
--- well.
+-- Was it killed, or near its end stopped, or its log not read? One that is stopped while it writes
+-- its last lines does not wait for their reader longer. nil: it has not ended, or well.
 local function judged(faults)
   local ended, unread
   for _, fault in ipairs(faults or {}) do
     if fault.how == "well" then ended = fault.at end
-    if fault.how:find "^reader" or fault.how:find "^host%-CONT" then unread = fault.at end
+    if fault.how == "host-STOP" then unread = math.huge end
+    if fault.how:find "^reader" or fault.how == "host-CONT" then unread = fault.at end
   end
   return ended and (not unread or unread < ended - LAST)
 end

@@ -11,6 +11,8 @@
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
 
 #include "buf.h"
 #include "clock.h"
@@ -143,6 +145,22 @@ static int lib_statements(lua_State *L) {
   return 1;
 }
 
+/***
+The terminal behind a descriptor.
+@function terminal
+@tparam integer fd
+@treturn integer|nil its columns, 80 when it does not say; nil: it is no terminal
+*/
+static int lib_terminal(lua_State *L) {
+  struct winsize size;
+  int fd = (int)luaL_checkinteger(L, 1);
+  if (!isatty(fd))
+    lua_pushnil(L);
+  else
+    lua_pushinteger(L, ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80);
+  return 1;
+}
+
 static void free_url(void *box) {
   free(*(char **)box);
 }
@@ -178,6 +196,7 @@ static const luaL_Reg functions[] = {
     {"lock", nsl_lib_lock},     {"unlock", nsl_lib_unlock},
     {"unlock_all", nsl_lib_unlock_all},
     {"statements", lib_statements},
+    {"terminal", lib_terminal},
     {"warn", lib_warn},
     {NULL, NULL}};
 

@@ -56,7 +56,8 @@ function adopt.define(parser)
   local command = parser:command("adopt", "Existing tables as work --adopt takes them: check their mapping, or, with "
     .. "--drain-into, make their open rows jobs of a queue. Ended rows stay: see prune --table.")
   command:argument("file", "Lua file with a mapping, or a list of them.")
-  command:option("--drain-into", "Make open rows jobs of this queue, and delete them from the table."):argname "QUEUE"
+  command:option("--drain-into", "Make open rows jobs of this queue, and delete them from the table. Default: the "
+    .. "mapping is checked."):argname "QUEUE"
   command:flag("--yes", "Do it.")
   command:flag("--json", "Print JSON.")
 end
@@ -102,16 +103,16 @@ local ABOUT = "An adopted table: "
 
 --- Adds the options of `retry`.
 function adopt.define_retry(command)
-  command:option("--table", ABOUT .. "its dead rows; without ids all of them.")
+  command:option("--table", ABOUT .. "its dead rows, by ids. Default of ids: all of them. Default: jobs.")
 end
 
 --- Adds the options of `prune`.
 function adopt.define_prune(command)
-  command:option("--table", ABOUT .. "its rows that are done, or dead.")
-  command:option("--state", "With --table: which of them; default done."):choices { "dead", "done" }
-  command:option("--older", "With --table: only rows that ended longer ago.")
-  command:option("--into", "With --table: move them to this table instead.")
-  command:option("--limit", "With --table: at most so many."):convert(context.integer)
+  command:option("--table", ABOUT .. "its rows that are done, or dead. Default: jobs.")
+  command:option("--state", "With --table: which of them. Default: done."):choices { "dead", "done" }
+  command:option("--older", "With --table: only rows that ended longer ago. Default: all.")
+  command:option("--into", "With --table: move them to this table. Default: they are deleted.")
+  command:option("--limit", "With --table: at most so many. Default: all."):convert(context.integer)
 end
 
 --- Ends the command when options go without --table, or do not go with it.

@@ -47,7 +47,9 @@ function context.exit_of(code)
 end
 
 local function with_code(message, code)
-  return code and ("%s (%s)"):format(message, code) or message
+  local hint = code == "DENIED" and message:find "command denied"
+    and "; `nightshift doctor --grants` prints what each role needs" or ""
+  return (code and ("%s (%s)"):format(message, code) or message) .. hint
 end
 
 --- The result of a verb, or the end of the command.
@@ -69,8 +71,9 @@ end
 
 -- Commands that make a private database where there is none. The other commands need one that
 -- exists.
-local MAKES = { init = true, migrate = true, push = true, run = true, work = true, adopt = true }
+local MAKES = { init = true, migrate = true, push = true, run = true, work = true }
 
+--- The working directory.
 local function here()
   local pipe <close> = io.popen "pwd"
   return pipe and pipe:read "l" or "."
@@ -83,8 +86,17 @@ function context.check_place(args)
   local home <close> = io.open ".nightshift"
   if home then return end
   context.fail(context.CONFIG, "there is no database to look at: no --url was given, $NIGHTSHIFT_URL is not set, "
-    .. "and this folder, %s, has no .nightshift. Go where it is, say where with --url, or make one here with "
-    .. "nightshift init", here())
+    .. "no file of settings has a url, and this folder, %s, has no .nightshift. Go where it is, say where with --url, "
+    .. "or make one here with nightshift init", here())
+end
+
+--- Where the address of the database is from, for a message about it.
+---@param args table
+---@return string
+function context.origin(args)
+  if args.url then return "the address is from " .. (args.from["--url"] or "--url") end
+  if address.default() then return "the address is from $NIGHTSHIFT_URL" end
+  return ("without --url and $NIGHTSHIFT_URL it is the private server of %s"):format(here())
 end
 
 --- Opens the database of --url, of $NIGHTSHIFT_URL, or the private one.
@@ -98,7 +110,37 @@ function context.connect(args, extra)
   local db, message, code = nightshift.open(where)
   if db then return db end
   local exit = code == "INVALID" and context.CONFIG or context.exit_of(code)
-  context.fail(exit, "%s", with_code(message, code))
+  context.fail(exit, "%s; %s", with_code(message, code), context.origin(args))
+end
+
+--- Is there a queue whose name is like that of none? Its name; nil: the queue is there, or none is
+-- like it. Names that differ in digits alone are not mistaken for each other.
+---@param db nightshift.Db
+---@param name string|nil
+---@return string|nil
+function context.near_queue(db, name)
+  local rows = name and db._handle:execute "@queue_list"
+  if not rows then return nil end
+  local known, bare = {}, name:gsub("%d", "")
+  for _, row in ipairs(rows) do
+    local there = row.id > 0 and row.removed ~= 1
+    if there and row.name == name then return nil end
+    if there and row.name:gsub("%d", "") ~= bare then known[row.name] = true end
+  end
+  return options.nearest(name, known)
+end
+
+--- "; did you mean 'x'?", or "".
+---@param near string|nil|false
+---@return string
+function context.tip(near) return near and ("; did you mean '%s'?"):format(near) or "" end
+
+--- Says on stderr that the queue may be mistyped.
+---@param db nightshift.Db
+---@param name string|nil
+function context.suggest_queue(db, name)
+  local near = context.near_queue(db, name)
+  if near then context.complain("there is no queue '%s'%s", options.shown(name), context.tip(near)) end
 end
 
 --- A JSON argument as a value; "-" reads it from stdin.

@@ -5,6 +5,7 @@
 
 local found, argparse = pcall(require, "argparse")
 local context = require "nightshift.cli.context"
+local core = require "nightshift.core"
 local job = require "nightshift.job"
 
 local cli = {}
@@ -14,10 +15,11 @@ local cli = {}
 local MODULES <const> = {
   { "setup", "init", "migrate", "doctor", "prune", "retain", "retention", "version" }, { "work", "work" },
   { "reload", "reload" }, { "adopt", "adopt" },
-  { "jobs", "push", "jobs", "errors", "show", "why", "wait", "retry", "cancel", "delete", "update", "run-now",
-    "reprioritise", "move", "signal" },
+  { "push", "push" },
+  { "jobs", "jobs", "errors", "show", "why", "wait", "retry", "cancel", "delete", "update", "run-now", "reprioritise",
+    "move", "signal" },
   { "tree", "deadline" }, { "queues", "status", "rescue", "tune", "pause", "resume", "remove-queue" },
-  { "schedules", "schedules" }, { "run", "run" },
+  { "schedules", "schedules" }, { "run", "run" }, { "config", "config" }, { "help", "help", "completion" },
 }
 
 --- The module of each command, by name.
@@ -28,6 +30,19 @@ end
 
 local function load(name) return require("nightshift.cli." .. name) end
 
+local EPILOG <const> = [[
+Without --url, $NIGHTSHIFT_URL and a file with a url a private server under ./.nightshift is used.
+
+Examples:
+   nightshift push greetings hello.say '{"name": "world"}'
+   nightshift work examples/hello/jobs.lua --drain
+   nightshift help push]]
+
+local function show_version()
+  print("nightshift " .. core._VERSION)
+  os.exit(0)
+end
+
 --- The parser of the command line; the manual pages are made from it, too.
 ---@param only string? a module, whose commands alone it is to know
 function cli.parser(only)
@@ -36,38 +51,59 @@ function cli.parser(only)
       .. "apt-get install lua-argparse, or luarocks --lua-version=5.4 install argparse")
   end
   local parser = argparse("nightshift", "Durable background jobs for Lua, on MariaDB.")
-    :epilog "Without --url and $NIGHTSHIFT_URL a private server under ./.nightshift is used."
+    :epilog(EPILOG)
     :command_target "command"
     :help_max_width(80)
-  parser:option("--url", "Database: mysql://user:password@host/database. Default: $NIGHTSHIFT_URL.")
+  parser:option("--url", "Database: mysql://user:password@host/database. Default: $NIGHTSHIFT_URL, or as a file says.")
+  parser:option("--config", "File of settings: url, and options of work, as lines like `workers = 8`. Default: "
+    .. "$NIGHTSHIFT_CONFIG, ~/.config/nightshift/config, or /etc/nightshift/config."):argname "FILE"
+  parser:flag("--version", "Show the version of this program."):action(show_version)
   for _, module in ipairs(MODULES) do
     if not only or module[1] == only then load(module[1]).define(parser) end
   end
+  load "help".add_examples(parser)
   return parser
 end
 
--- The first argument that is neither an option nor the value of --url, the one option before
--- commands.
+local BEFORE <const> = { ["--url"] = true, ["--config"] = true } -- options that stand before commands
+
+-- The first argument that is neither an option nor the value of one, and its place.
 local function command_in(argv)
   local i = 1
   while argv[i] and argv[i]:find "^%-" do
-    if argv[i] ~= "--url" and not argv[i]:find "^%-%-url=" then return nil end
-    i = i + (argv[i] == "--url" and 2 or 1)
+    if not BEFORE[argv[i]:match "^[^=]*"] then return nil end
+    i = i + (BEFORE[argv[i]] and 2 or 1)
   end
-  return argv[i]
+  return argv[i], i
 end
 
+local ALL <const> = { help = true, config = true } -- modules that look at the commands of all
+
+-- Of this process: where the options are from that stand in no argument.
+local from = {}
+
+-- What the arguments ask for, and the parser that has read them. Help comes whatever a file says.
 local function parse(argv)
-  local ok, args = cli.parser(cli.module_of[command_in(argv) or ""]):pparse(context.mark_numbers(argv))
+  local name, at = command_in(argv)
+  local module = cli.module_of[name]
+  local parser = cli.parser(not ALL[module] and module or nil)
+  local whole, asks_help = argv, module == "help"
+  for _, text in ipairs(argv) do asks_help = asks_help or text == "--help" or text == "-h" end
+  if module and not asks_help then whole, from = load "config".apply(parser, argv, name, at) end
+  local ok, args = parser:pparse(context.mark_numbers(whole))
   args = context.unmarked(args)
-  if ok then return args end
-  context.fail(context.USAGE, "%s\nTry `nightshift --help` or `nightshift COMMAND --help`.",
-    args:gsub("\nDid you", ", did you"))
+  if ok then
+    args.from = from
+    return args, parser
+  end
+  if name == "work" then load "config".check(parser, argv) end
+  local help = load "help"
+  context.fail(context.USAGE, "%s\n%s", help.explained(parser, argv, name, args), help.try(parser, name))
 end
 
 local function run(argv)
-  local args = parse(argv)
-  local exit = load(cli.module_of[args.command]).commands[args.command](args)
+  local args, parser = parse(argv)
+  local exit = load(cli.module_of[args.command]).commands[args.command](args, parser, argv)
   local written, message = io.stdout:flush()
   if not written then context.fail(context.FAILURE, "cannot write the output: %s", message) end
   return math.type(exit) == "integer" and exit or 0
@@ -88,7 +124,8 @@ function cli.main(argv)
     context.complain("%s", result)
     return context.FAILURE
   end
-  context.complain("%s", result.message)
+  local place = from[result.message:match "^%-%-[%w-]+" or ""]
+  context.complain("%s%s", result.message, place and (" (%s)"):format(place) or "")
   return result.exit
 end
 

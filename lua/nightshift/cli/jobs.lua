@@ -1,4 +1,4 @@
---- Commands on jobs: push, jobs, show, why, retry, cancel, delete, update, run-now, signal.
+--- Commands on jobs: jobs, show, why, retry, cancel, delete, update, run-now, signal.
 -- tree.lua has the commands on trees, adopt.lua those on rows of adopted tables.
 
 local adopt = require "nightshift.cli.adopt"
@@ -20,30 +20,6 @@ local STATES = { "scheduled", "ready", "running", "waiting", "done", "dead", "ca
 local LIVE = { "running", "ready", "scheduled", "waiting" }
 local CHANGED = { "scheduled", "ready", "waiting", "dead", "cancelled" }
 local IDLE = { "scheduled", "ready", "waiting", "done", "dead", "cancelled" }
-
-local function define_push(parser)
-  local push = parser:command("push", "Push one job and print its id.")
-  push:argument("queue", "Queue name.")
-  push:argument("name", "Name of the job: which handler runs it.")
-  push:argument("json", 'Payload, JSON; "-" reads it from stdin.'):default "null"
-  push:option("--delay", 'Run it this much later: seconds, or a text like "5m".')
-  push:option("--at", "Run it then, like 2030-01-31T12:00:00Z.")
-  push:option("--tag", "A tag; up to 16."):count "*"
-  push:option("--priority", "0 to 255, higher first."):convert(context.integer)
-  push:option("--decay", "Priority it loses with each return that is no end, 0 to 255."):convert(context.integer)
-  push:option("--unique", "Key that at most one live job of the queue has.")
-  push:option("--unique-period", "From now: a job that is done sooner has the key until then.")
-  push:option("--on-conflict", "When a job has the key: refuse; keep that job and print its id; or "
-    .. "replace it if it has not begun, and print its id, else be pushed to follow it.")
-    :choices { "refuse", "keep", "replace" }
-  push:option("--max-attempts", "Errors before it is dead."):convert(context.integer)
-  push:option("--max-polls", "Polls before it is dead."):convert(context.integer)
-  push:option("--max-phases", "Waits without a signal before it is dead; 0: no limit."):convert(context.integer)
-  push:option("--max-crashes", "Worker deaths before it is dead."):convert(context.integer)
-  push:option("--backoff", "First delay before a retry.")
-  push:option("--timeout", "Wall time of one run.")
-  push:option("--deadline", "From now; after that it is not started, and a poll is dead.")
-end
 
 local function define_more_conditions(command)
   command:option("--name", "Only of this job name.")
@@ -105,104 +81,64 @@ end
 
 --- Adds the commands to the parser.
 function jobs.define(parser)
-  define_push(parser)
   define_reading(parser)
   local retry = parser:command("retry", "Run ended jobs again, done ones too, with fresh budgets and the "
     .. "same payload; update changes that.")
-  retry:argument("id", "Job ids."):args("*"):convert(context.id)
-  retry:option("--state", "All in this state."):choices { "dead", "cancelled", "done" }
+  retry:argument("id", "Job ids. Default: those of a filter."):args("*"):convert(context.id)
+  retry:option("--state", "All in this state. Default: dead."):choices { "dead", "cancelled", "done" }
   define_filter(retry)
   adopt.define_retry(retry)
   tree.define_flag(retry)
   local cancel = parser:command("cancel", "End live jobs.")
-  cancel:argument("id", "Job ids."):args("*"):convert(context.id)
-  cancel:option("--state", "All in this state."):choices(LIVE)
-  cancel:option("--reason", "Kept with the job.")
+  cancel:argument("id", "Job ids. Default: those of a filter."):args("*"):convert(context.id)
+  cancel:option("--state", "All in this state. Default: all live ones."):choices(LIVE)
+  cancel:option("--reason", "Kept with the job. Default: cancelled."):argname "TEXT"
   define_filter(cancel)
   tree.define_flag(cancel)
   local delete = parser:command("delete", "Delete jobs that do not run, with payload, result, errors, log and signals. "
     .. "Live ones end first, as cancelled.")
-  delete:argument("id", "Job ids."):args("*"):convert(context.id)
-  delete:option("--state", "All in this state."):choices(IDLE)
+  delete:argument("id", "Job ids. Default: those of a filter."):args("*"):convert(context.id)
+  delete:option("--state", "All in this state. Default: done, dead and cancelled."):choices(IDLE)
   define_filter(delete)
   tree.define_flag(delete)
   local update = parser:command("update", "Change jobs that do not run, or dead ones for their retry: by id, or those "
     .. "of a filter.")
-  update:argument("id", "Job ids."):args("*"):convert(context.id)
-  update:option("--payload", 'JSON; "-" reads it from stdin.')
-  update:option("--set", "What is to be different in the payload, JSON: a merge patch, in which null deletes a key.")
-  update:option("--priority", "0 to 255, higher first."):convert(context.integer)
-  update:option("--queue", "With ids: move them there. Without: only of this queue.")
+  update:argument("id", "Job ids. Default: those of a filter."):args("*"):convert(context.id)
+  update:option("--payload", 'JSON; "-" reads it from stdin. Default: as it is.'):argname "JSON"
+  update:option("--set", "What is to be different in the payload, JSON: a merge patch, in which null deletes a key. "
+    .. "Default: nothing."):argname "JSON"
+  update:option("--priority", "0 to 255, higher first. Default: as it is."):argname "N":convert(context.integer)
+  update:option("--queue", "With ids: move them there. Without: only of this queue. Default: as it is, or all.")
   update:option("--tag", "With ids: a tag, in the place of all that it has; up to 16; an empty one: none. Without: "
-    .. "only with this tag."):count "*"
-  update:option("--state", "All in this state."):choices(CHANGED)
+    .. "only with this tag. Default: as they are, or all."):count "*"
+  update:option("--state", "All in this state. Default: scheduled, ready and waiting."):choices(CHANGED)
   define_more_conditions(update)
   define_pace(update)
   update:flag("--retry", "With --state dead or cancelled: run them again.")
-  update:option("--due", "When it is ready, like 2030-01-31T12:00:00Z.")
-  update:option("--max-attempts", "Errors before it is dead."):convert(context.integer)
+  update:option("--due", "When it is ready, like 2030-01-31T12:00:00Z. Default: as it is."):argname "INSTANT"
+  update:option("--max-attempts", "Errors before it is dead. Default: as it is."):argname "N":convert(context.integer)
   local wait = parser:command("wait", "Wait until jobs have ended. Ends with 0 when all are done.")
   wait:argument("id", "Job ids."):args("+"):convert(context.id)
   wait:option("--timeout", "How long, at most.", "1h")
   wait:flag("--json", "Print JSON.")
   local run_now = parser:command("run-now", "Make scheduled jobs ready now.")
-  run_now:argument("id", "Job ids."):args("*"):convert(context.id)
+  run_now:argument("id", "Job ids. Default: those of a filter."):args("*"):convert(context.id)
   define_filter(run_now)
   tree.define_flag(run_now)
   local reprioritise = parser:command("reprioritise", "Give live jobs another priority: a job, or those of a filter.")
   reprioritise:argument("values", "A job's id, then the priority: 0 to 255, higher first. With a filter the priority "
     .. "alone."):args("1-2"):convert(context.integer)
-  reprioritise:option("--state", "All in this state."):choices(LIVE)
+  reprioritise:option("--state", "All in this state. Default: all live ones."):choices(LIVE)
   define_filter(reprioritise)
   tree.define_flag(reprioritise)
   local move = parser:command("move", "Move the jobs of a filter to another queue; jobs that run stay.")
   move:argument("to", "Queue name.")
-  move:option("--state", "All in this state."):choices(IDLE)
+  move:option("--state", "All in this state. Default: scheduled, ready and waiting."):choices(IDLE)
   define_filter(move)
   local signal = parser:command("signal", "Send a value to a job that waits for a signal, or will.")
   signal:argument("id", "Job id."):convert(context.id)
   signal:argument("json", 'The value, JSON; "-" reads it from stdin.'):default "null"
-  signal:option("--name", "Of the signal; without it: whichever the job waits for.")
-end
-
-local PUSH_KEYS = { "delay", "at", "priority", "decay", "unique", "max_attempts", "max_polls", "max_phases",
-  "max_crashes", "backoff", "timeout", "deadline" }
-
---- The options of a push; wrong ones are told before a server is asked.
-local function push_options(args)
-  local given = {}
-  for _, key in ipairs(PUSH_KEYS) do
-    given[key] = args[key]
-    if args[key] then context.checked(options.PUSH[key], args[key], "--" .. key:gsub("_", "-")) end
-  end
-  if #args.tag > 0 then
-    context.checked(options.PUSH.tags, args.tag, "--tag")
-    given.tags = args.tag
-  end
-  if args.at and args.delay then context.fail(context.USAGE, "give either --at or --delay") end
-  for _, key in ipairs { "on_conflict", "unique_period" } do
-    if args[key] and not given.unique then
-      context.fail(context.USAGE, "--" .. key:gsub("_", "-") .. " wants --unique")
-    end
-  end
-  if given.unique then
-    given.unique = { key = given.unique, period = args.unique_period, on_conflict = args.on_conflict }
-    context.checked(options.PUSH.unique, given.unique, "--unique")
-  end
-  return given
-end
-
-function commands.push(args)
-  context.check_name("queue name", args.queue, options.MAX_QUEUE)
-  context.check_name("job name", args.name, options.MAX_NAME)
-  if args.json == "null" and args.name:find "^[%[{\"]" then
-    context.fail(context.USAGE, "push: '%s' is no job's name but a payload; say QUEUE NAME PAYLOAD", args.name)
-  end
-  local given = push_options(args)
-  local payload = context.json(args.json, "the payload")
-  local db <close> = context.connect(args)
-  local queue = context.must(db:queue(args.queue))
-  output.line(tostring(context.must(queue:push(args.name, payload, given))))
+  signal:option("--name", "Of the signal. Default: whichever the job waits for.")
 end
 
 -- When a row's next or last event is, from its state.
@@ -274,6 +210,7 @@ function commands.jobs(args)
   local list, more, code = db:jobs(given)
   context.must(list, more, code)
   print_list(args, db, list, job_columns, "no such jobs")
+  if #list == 0 then context.suggest_queue(db, args.queue) end
   if more and more.looked then
     context.complain("looked at %d jobs, down to id %d; --after %d goes on", more.looked, more.after, more.after)
   end
@@ -303,6 +240,7 @@ function commands.errors(args)
   local list, more, code = db:errors(given)
   context.must(list, more, code)
   print_list(args, db, list, error_columns, "no errors")
+  if #list == 0 then context.suggest_queue(db, args.queue) end
   if more then context.complain("looked at %d jobs; --look %d looks at more", more.looked, more.looked * 10) end
 end
 
@@ -404,6 +342,12 @@ local function filter_of(args)
   return next(given) ~= nil and given or nil
 end
 
+--- Says that a filter has found nothing, and that its queue may be mistyped.
+local function found_none(db, queue)
+  output.line "no such jobs"
+  context.suggest_queue(db, queue)
+end
+
 --- A verb on the jobs of a filter, once their number has been seen. `what`: of update.
 local function on_filter(db, args, name, given, done, what)
   given.rate = args.rate
@@ -411,11 +355,11 @@ local function on_filter(db, args, name, given, done, what)
   checked.change = what
   if not args.yes then
     local n = context.must(many.count(db._handle, name, checked))
-    if n == 0 then return output.line "no such jobs" end
+    if n == 0 then return found_none(db, given.queue) end
     context.fail(context.USAGE, "%s would be %s; add --yes to do it", output.count(n, "job"), done)
   end
   local counts = context.must(many.run(db._handle, name, checked))
-  if counts.found == 0 then return output.line "no such jobs" end
+  if counts.found == 0 then return found_none(db, given.queue) end
   output.line(("%s %s"):format(output.count(counts.changed, "job"), done))
   if counts.refused == 0 then return 0 end
   context.complain("%s as before: another live job has the unique key", output.count(counts.refused, "job"))

@@ -112,6 +112,51 @@ function output.column(title, key, right)
   return { title = title, get = function(row) return row[key] end, right = right }
 end
 
+-- ------------------------------------------------------------------ progress
+
+local EVERY <const> = 0.2 -- s between two looks of a line of progress
+local BAR <const> = 20 -- columns
+
+local NONE <const> = { show = function() end, clear = function() end, finish = function() end }
+
+--- "12,345,678"
+function output.thousands(n)
+  local text = tostring(n):reverse():gsub("(%d%d%d)", "%1,"):reverse()
+  return (text:gsub("^,", ""))
+end
+
+--- A line on stderr about long work: how much is done, how fast, and how long the rest takes.
+-- There is none unless stderr is a terminal that can clear a line.
+---@param noun string "jobs"
+---@param total integer|nil of what `show` gets behind the count, or of the count itself
+---@return table progress show(count, part), clear() before something else is written, finish()
+function output.progress(noun, total)
+  local columns = core.terminal(2)
+  if not columns or (os.getenv "TERM" or "dumb") == "dumb" then return NONE end
+  local began, shown, visible = core.clock(), 0, false
+  local self = {}
+  function self.show(count, part)
+    local now = core.clock()
+    if now - shown < EVERY then return end
+    shown = now
+    local took, done = now - began, total and total > 0 and math.min(1, (part or count) / total)
+    local text = ("%s %s  %s/s"):format(output.thousands(count), noun, output.thousands(count // took | 0))
+    if done then
+      local full = done * BAR // 1 | 0
+      text = ("[%s%s] %3d%%  %s  %s left"):format(("#"):rep(full), (" "):rep(BAR - full), done * 100 // 1, text,
+        done > 0 and output.span(took / done - took) or "-")
+    end
+    io.stderr:write("\r", text:sub(1, columns - 1), "\27[K")
+    visible = true
+  end
+  function self.clear()
+    if visible then io.stderr:write "\r\27[K" end
+    visible = false
+  end
+  self.finish = self.clear
+  return self
+end
+
 --- "1 job", "2 jobs".
 function output.count(n, noun)
   return ("%d %s%s"):format(n, noun, n == 1 and "" or "s")

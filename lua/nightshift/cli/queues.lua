@@ -33,9 +33,9 @@ function queues.define(parser)
     { "resume", "Let claims go on." },
   } do
     local command = parser:command(table.unpack(verb))
-    command:argument("what", "Queue names, and job ids: a number is a job."):args "*"
-    command:option("--queue", "A queue, also one whose name is a number."):count "*"
-    command:option("--name", "Jobs of these names, whatever their queue."):args "+":count "*"
+    command:argument("what", "Queue names, and job ids: a number is a job. Default: none."):args "*"
+    command:option("--queue", "A queue, also one whose name is a number. Default: none."):count "*"
+    command:option("--name", "Jobs of these names, whatever their queue. Default: none."):args "+":count "*"
     command:flag("--all", "Every queue, adopted tables and queues made later among them.")
     command:flag("--tree", "Jobs are always meant with all below them.")
   end
@@ -44,10 +44,11 @@ function queues.define(parser)
   remove:argument("queue", "Queue names."):args "+"
   local tune = parser:command("tune", "Change how many workers a host has, until it ends; or how fast an adopted table "
     .. "is worked on, everywhere.")
-  tune:argument("table", "An adopted table, with --rate."):args "?"
-  tune:option("--rate", "Rows of the table a second, of all together; 0: no limit.")
-  tune:option("--host", "A host: its id, or the name of its machine, as status has them."):argname "HOST"
-  tune:option("--workers", "The worker processes of the host. A busy one that is too many finishes its job.")
+  tune:argument("table", "Only with --rate: an adopted table."):args "?"
+  tune:option("--rate", "Rows of the table a second, of all together; 0: no limit. Default at first: none."):argname "N"
+  tune:option("--host", "Only this host: its id, or the name of its machine, as status has them."):argname "HOST"
+  tune:option("--workers", "The worker processes of the host. A busy one that is too many finishes its job. "
+    .. "Default at first: as `work` was told.")
     :argname "N":convert(context.integer)
   local rescue = parser:command("rescue", "Give back the jobs of hosts and programs that died. "
     .. "Living hosts do it by themselves; this is for cron where none may live.")
@@ -251,10 +252,14 @@ end
 
 --- A queue, which an adopted table is, too.
 local function pause_queue(db, name, paused)
+  local near = context.near_queue(db, name) -- before `pause` makes the queue
   local ok, message, code = db._handle:pause(name, paused)
-  if ok then output.line(("%s %s"):format(name, paused and "paused" or "resumed")) end
-  if ok then return true end
-  context.report_failure(output.one_line(name, 64), message, code)
+  if ok then
+    output.line(("%s %s"):format(name, paused and "paused" or "resumed"))
+    if near then context.complain("there was no queue '%s' before%s", output.one_line(name, 64), context.tip(near)) end
+    return true
+  end
+  context.report_failure(output.one_line(name, 64), message .. context.tip(near), code)
 end
 
 local function pause_job(db, id, paused)
@@ -323,8 +328,9 @@ commands["remove-queue"] = function(args)
     if ok then
       output.line(("%s removed"):format(output.one_line(name, 64)))
     else
+      local near = code == "NOT_FOUND" and context.near_queue(db, name)
       exit = context.FAILURE
-      context.report_failure(output.one_line(name, 64), message, code)
+      context.report_failure(output.one_line(name, 64), message .. context.tip(near), code)
     end
   end
   return exit

@@ -285,16 +285,19 @@ function run.define(parser)
   local command = parser:command("run", "Run one handler inline and print its verdicts; no queue is touched. "
     .. "What it waits for is run too: children, and the polls of a background handler. "
     .. "It runs in this process: timeout and memory limits of the handler are not applied.")
-  command:argument("name", "Name of the job.")
-  command:argument("json", 'Payload, JSON; "-" reads it from stdin.'):default "null"
-  command:option("--script", "Handler file, or folder of them."):count("+"):argname "FILE"
-  command:option("--state", "What an earlier poll or wait kept, JSON.")
-  command:option("--phase", "How often it has waited before.", "0"):convert(context.integer)
+  command:argument("FILE NAME JSON", 'Handler file, or folder of them; name of the job; its payload, JSON; "-" reads '
+    .. "stdin. Default of the payload: null."):target "words":args "1-3":argname { "FILE", "NAME", "JSON" }
+  command:option("--script", "In the place of FILE: handler file, or folder; more than once. Default: FILE alone.")
+    :count("*"):argname "FILE"
+  command:option("--state", "What an earlier poll or wait kept, JSON. Default: none."):argname "JSON"
+  command:option("--phase", "How often it has waited before.", "0"):argname "N":convert(context.integer)
   command:option("--results",
-    'What became of its children, JSON: [{"result": 5}, {"outcome": "dead", "error": "why"}]; they are not run then.')
-  command:option("--signal", "What it is sent: to its wait for a signal, or, with --phase, to this run; JSON.")
-  command:option("--polls", "How many polls there were.", "0"):convert(context.integer)
-  command:option("--attempt", "Which attempt this is.", "1"):convert(context.integer)
+    'What became of its children, JSON: [{"result": 5}, {"outcome": "dead", "error": "why"}]; they are not run then. '
+    .. "Default: they are run here."):argname "JSON"
+  command:option("--signal", "What it is sent: to its wait for a signal, or, with --phase, to this run; JSON. "
+    .. "Default: it is not sent."):argname "JSON"
+  command:option("--polls", "How many polls there were.", "0"):argname "N":convert(context.integer)
+  command:option("--attempt", "Which attempt this is.", "1"):argname "N":convert(context.integer)
 end
 
 local COUNT, ATTEMPT = options.integer(0, 1000000000), options.integer(1, 1000000)
@@ -346,7 +349,21 @@ local function find_handlers(args)
     near and ("; did you mean '%s'?"):format(near) or "")
 end
 
+--- FILE, NAME and JSON apart; with --script the first word is NAME.
+local function sort_out(args)
+  local words = args.words
+  local at = #args.script > 0 and 1 or 2
+  if not words[at] then
+    context.fail(context.USAGE, "run wants FILE NAME [JSON]; it got '%s' alone", options.shown(words[1]))
+  elseif words[at + 2] then
+    context.fail(context.USAGE, "with --script run wants NAME [JSON] alone")
+  end
+  if at == 2 then args.script = { words[1] } end
+  args.name, args.json = words[at], words[at + 1] or "null"
+end
+
 function run.commands.run(args)
+  sort_out(args)
   local task = made_up(args)
   local signal = args.signal and args.phase == 0 and json_text(context.json(args.signal, "--signal")) or nil
   local ended = drive(args, find_handlers(args), task, signal)

@@ -11,9 +11,9 @@ local schedules = { commands = {} }
 --- Adds the command to the parser.
 function schedules.define(parser)
   local command = parser:command("schedules", "Show recurring jobs with their next five ticks, or change some.")
-  command:argument("verb", "pause, resume, run (push its job now) or remove."):args "?"
+  command:argument("verb", "pause, resume, run (push its job now) or remove. Default: show all."):args "?"
     :choices { "pause", "resume", "run", "remove" }
-  command:argument("name", "Names of schedules, for a verb."):args "*"
+  command:argument("name", "Names of schedules, for a verb. Default: none."):args "*"
   command:flag("--json", "Print JSON.")
 end
 

@@ -24,23 +24,23 @@ function setup.define(parser)
   parser:command("migrate", "Upgrade the tables to this version of Nightshift, and make the procedures anew.")
   local doctor = parser:command("doctor", "Check server, tables, account, machine and jobs; say what to do.")
   doctor:flag("--json", "Print JSON.")
-  doctor:option("--grants", "Print the SQL that grants a role what it needs; without ROLE: all roles.")
+  doctor:option("--grants", "Print the SQL that grants a role what it needs. Default of ROLE: all roles.")
     :args("?"):argname "ROLE":choices(grants.names)
-  doctor:option("--user", "With --grants: the user, NAME or NAME@HOST.")
+  doctor:option("--user", "With --grants: the user, NAME or NAME@HOST. Default: nightshift_ROLE.")
   local retain = parser:command("retain", "Say how long ended jobs are kept, and how many: hosts delete the rest.")
-  retain:argument("queue", "Queue name; without it: of all queues that have no rule of their own."):args "?"
+  retain:argument("queue", "Queue name. Default: all queues that have no rule of their own."):args "?"
   for _, outcome in ipairs(retention.OUTCOMES) do
-    retain:option("--" .. outcome, ('Keep %s jobs so long, e.g. "7d"; "never": delete none by age; "default".')
-      :format(outcome))
+    retain:option("--" .. outcome, ('Keep %s jobs so long, like "7d"; "never": delete none by age; "default". '
+      .. "Default: as before."):format(outcome))
     retain:option("--" .. outcome .. "-count",
-      'Keep so many of the queue, the newest; "never": delete none by number; "default".')
+      'Keep so many of the queue, the newest; "never": delete none by number; "default". Default: as before.')
   end
   local rules = parser:command("retention", "Show how long ended jobs are kept.")
   rules:flag("--json", "Print JSON.")
   local prune = parser:command("prune", "Delete the history of finished jobs now: what `retain` does not keep.")
-  prune:option("--done", 'Or done jobs older than this, e.g. "1d"; "never" keeps them.')
-  prune:option("--dead", 'The same for dead and cancelled jobs.')
-  prune:option("--tree", "Delete the history of this finished job and all below it, however old."):argname "ID"
+  prune:option("--done", 'Done jobs older than this, like "1d"; "never" keeps them. Default: as `retain` says.')
+  prune:option("--dead", 'The same for dead and cancelled jobs. Default: as `retain` says.')
+  prune:option("--tree", "Only the history of this finished job and all below it, however old."):argname "ID"
     :convert(context.id)
   adopt.define_prune(prune)
   prune:flag("--yes", "Do it; without this only the number is shown.")
@@ -142,7 +142,7 @@ function commands.doctor(args)
   context.check_place(args)
   local findings, code = examination.run(function()
     local db, message, why = nightshift.open { url = args.url, no_schema = true, read_timeout = DEADLINE }
-    if not db then return nil, message, why end
+    if not db then return nil, ("%s; %s"):format(message, context.origin(args)), why end
     return db._handle
   end, args.json and function() end or print_finding)
   local worst = worst_of(findings)
@@ -249,7 +249,7 @@ end
 local function ask_server(args, facts)
   local handle, message, code = nightshift.open { url = args.url, no_schema = true }
   if not handle then
-    facts.error, facts.code = message, code
+    facts.error, facts.code = ("%s; %s"):format(message, context.origin(args)), code
     return
   end
   local opened <close> = handle

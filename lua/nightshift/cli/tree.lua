@@ -109,10 +109,7 @@ end
 
 -- ------------------------------------------------------------------ progress
 
-local function thousands(n)
-  local text = tostring(n):reverse():gsub("(%d%d%d)", "%1,"):reverse()
-  return (text:gsub("^,", ""))
-end
+local thousands = output.thousands
 
 --- "9,980 done, 10 ready"
 local function by_state(counts, without)

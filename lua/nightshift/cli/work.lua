@@ -13,34 +13,42 @@ local work = { commands = {} }
 function work.define(parser)
   local command = parser:command("work", "Run jobs with the handlers of Lua scripts.")
   command:argument("files", "Handler files, or folders of them."):args "+"
-  command:option("--workers", "Worker processes."):convert(context.integer)
-  command:option("--queues", "Queues with their weights, e.g. mail=3,default; without: every queue.")
-  command:option("--only", "Names of jobs, with commas: claims only these, as far as there are handlers for them.")
+  command:option("--workers", "Worker processes, 1 to 20000. Default: one per processor."):argname "N"
+    :convert(context.integer)
+  command:option("--queues", "Queues with their weights, like mail=3,default. Default: every queue.")
+    :argname "QUEUES"
+  command:option("--only", "Names of jobs, with commas: claims only these, as far as there are handlers for them. "
+    .. "Default: all that have one.")
     :argname "NAMES"
   command:option("--adopt", "Lua file with the mapping of an existing table, or a list of them: serves those tables, "
-    .. "and queues only with --queues."):count("*"):argname "FILE"
-  command:option("--reserve", "Workers that take jobs of one queue only, e.g. fast=2; more than once, or with commas.")
+    .. "and queues only with --queues. Default: none."):count("*"):argname "FILE"
+  command:option("--reserve", "Workers that take jobs of one queue only, like fast=2; more than once, or with commas. "
+    .. "Default: none.")
     :count("*"):argname "QUEUE=N"
   command:flag("--strict", "By priority alone, and one queue after the other in the order of --queues.")
   command:option("--history", "Which ended jobs leave a row: all, or only children and jobs that failed.")
     :choices { "all", "failed" }:default "all"
   command:flag("--drain", "Exit when nothing that this host may run is ready, running or due soon; with status 3 when "
     .. "its queues have jobs, ready or due soon, that no script here can run.")
-  command:option("--drain-within", 'What "soon" is, e.g. 0 or "5m"; without: 60s.')
-  command:option("--drain-timeout", "How long running jobs may take at the end.")
+  command:option("--drain-within", 'What "soon" is, like 0 or "5m"; goes with --drain. Default: 60s.'):argname "TIME"
+  command:option("--drain-timeout", "How long running jobs may take at the end. Default: 30s."):argname "TIME"
   command:flag("--single", "Exit at once, with status 0, when another host of this database runs on this machine.")
-  command:option("--memory", "What a job may use in Lua, e.g. 64M; without: no limit."):argname "SIZE"
-  command:option("--recycle", "Replaces a worker after so many jobs; without: never."):argname "JOBS"
+  command:option("--memory", "What a job may use in Lua, like 64M. Default: no limit."):argname "SIZE"
+  command:option("--recycle", "Replaces a worker after so many jobs. Default: never."):argname "JOBS"
     :convert(context.integer)
-  command:option("--recycle-memory", "Replaces a worker that has more memory resident after a job, e.g. 256M.")
+  command:option("--recycle-memory", "Replaces a worker that has more memory resident after a job, like 256M. "
+    .. "Default: never.")
     :argname "SIZE"
-  command:option("--max-children", "Children that a run may spawn; without: 2000."):convert(context.integer)
+  command:option("--max-children", "Children that a run may spawn. Default: 2000."):convert(context.integer)
     :argname "N"
-  command:option("--isolation", "What a worker process runs: one job after the other, or one job only.")
+  command:option("--isolation", "What a worker process runs: one job after the other, or one job only. "
+    .. "Default: worker.")
     :choices { "worker", "job" }
-  command:option("--user", "Whom the workers run as, when the host is root."):argname "NAME"
+  command:option("--user", "Whom the workers run as, when the host is root. Default: the user of the host.")
+    :argname "NAME"
   command:flag("--allow-setuid", "Programs that handlers start may be setuid or setgid, as sendmail's helpers are.")
-  command:option("--shared", 'Size of nightshift.shared, e.g. 1M or "16M,evict".')
+  command:option("--shared", 'Size of nightshift.shared, like 16M or "16M,evict". Default: $NIGHTSHIFT_SHARED, or 1M.')
+    :argname "SIZE"
   command:flag("--keep-env", "Leave $NIGHTSHIFT_URL and $MYSQL_PWD to workers and what they start.")
   command:option("--log", "Form of the log lines."):choices { "text", "json" }:default "text"
   command:option("--log-done", "A line of the log for each run that ends well too, at most 100 a second.")
@@ -110,7 +118,7 @@ end
 local function check_strict(args, queues)
   if not args.strict then return end
   if not queues then
-    context.fail(context.USAGE, "--strict: say in which order the queues are served, e.g. --queues urgent,mail")
+    context.fail(context.USAGE, "--strict: say in which order the queues are served, like --queues urgent,mail")
   end
   for _, feed in ipairs(queues) do
     if feed.weight ~= 1 then
@@ -235,6 +243,7 @@ function work.commands.work(args)
   end
   if is_second(host, args) then return 0 end
   local code, known = host.work(config)
+  if code == context.UNREACHABLE then context.complain("%s", context.origin(args)) end
   if code ~= 0 or not config.drain or known == nil then return code end
   return left_over(args, config, known)
 end

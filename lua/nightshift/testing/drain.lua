@@ -2,13 +2,15 @@
 --
 -- The parts of a worker are those of worker.lua, so options of handlers, hooks and verdicts mean
 -- the same. A handler that fails is retried as its job says: later, so it is scheduled when the
--- drain ends. There is no host: no time limits and no memory limits, and os.exit raises.
+-- drain ends. There is no host: no time limits and no memory limits, and os.exit raises. A drain is
+-- one worker, from its `worker.start` to its `worker.stop`; behind a death there is another one.
 --
 -- Invariant: each run is settled before the next begins, unless the process died in it.
 
 local core = require "nightshift.core"
 local crash = require "nightshift.testing.crash"
 local handlers = require "nightshift.handlers"
+local hooks = require "nightshift.hooks"
 local nightshift = require "nightshift"
 local options = require "nightshift.options"
 local runner = require "nightshift.schedule.runner"
@@ -76,6 +78,13 @@ end
 ---@field jobs table[]? the fields of the jobs that run; one, but in a batch
 ---@field lines string[][]? their logs
 
+--- Calls the functions of an event of the worker. Their errors are errors of the drain.
+local function run_hooks(self, event)
+  hooks.run(event, function(name, text)
+    self.counts.errors[#self.counts.errors + 1] = { name = name, error = text }
+  end)
+end
+
 --- The verbs that a worker gets from its host.
 local function api_of(self)
   local function touch(progress, text, at)
@@ -113,6 +122,7 @@ local function begin(self)
   end
   self.work = work
   self.run, self.run_batch, self.reset, self.backend = worker.parts(self.set, api_of(self), { url = self.kit.url })
+  run_hooks(self, "worker.start")
   return true
 end
 
@@ -416,6 +426,7 @@ function drain.run(kit, given, opts)
   if ok then ok, message, code = declare(self) end
   if ok then ok, message, code = rounds(self) end
   if ok then ok, message, code = count_left(self) end
+  if self.backend then run_hooks(self, "worker.stop") end
   if not ok then return nil, message, code, self.counts end
   if #self.counts.errors == 0 or read.may_fail then return self.counts end
   return nil, told(self.counts), "FAILED", self.counts

@@ -290,6 +290,46 @@ static bool is_frozen(unsigned sqlerr, const ns_config *cfg, int64_t took) {
   return (sqlerr == CR_SERVER_LOST || sqlerr == CR_SERVER_LOST_EXTENDED) && took >= limit * 9 / 10;
 }
 
+#define PORT 3306 /* unless one is named */
+
+/* Where the server was looked for; "": at the library's own socket, which its words name. */
+static void place_of(const ns_link *l, const ns_config *cfg, char *text, size_t size) {
+  const char *host = host_of(l->my, cfg);
+  const char *socket = cfg->socket != NULL ? cfg->socket : l->my->options.unix_socket;
+  unsigned port = cfg->port > 0 ? cfg->port : l->my->options.port;
+  if (host != NULL && host[0] != '\0' && strcmp(host, "localhost") != 0)
+    snprintf(text, size, " to %.200s, port %u", host, port > 0 ? port : PORT);
+  else
+    snprintf(text, size, "%s%.200s", socket != NULL ? " to socket " : "",
+             socket != NULL ? socket : "");
+}
+
+/* The library's words end with the errno of the connect. Of TCP that is the one of a connect
+** under way, whatever has refused it. */
+static const char *reason_of(const ns_link *l, const char *place) {
+  const char *words = mysql_error(l->my);
+  const char *number = strrchr(words, '(');
+  int code = number != NULL ? atoi(number + 1) : 0;
+  if (place[0] == '\0' || mysql_errno(l->my) != CR_CONNECTION_ERROR || code <= 0)
+    return words;
+  return code == EINPROGRESS ? "refused: no server listens there, or nothing leads there"
+                             : strerror(code);
+}
+
+/* Whatever the reason: the server cannot be reached. 'took': µs. */
+static void say_unreachable(const ns_link *l, const ns_config *cfg, int64_t took, ns_err *err) {
+  unsigned sqlerr = mysql_errno(l->my);
+  char place[256];
+  place_of(l, cfg, place, sizeof place);
+  if (is_frozen(sqlerr, cfg, took))
+    ns_fail(err, NS_EGONE,
+            "cannot connect%s: the server takes connections and does not answer: it is "
+            "frozen, or overloaded (%u)",
+            place, sqlerr);
+  else
+    ns_fail(err, NS_EGONE, "cannot connect%s: %s (%u)", place, reason_of(l, place), sqlerr);
+}
+
 /* Adds advice to the server's words where they alone do not help. 'took': µs. */
 static ns_status refuse_connect(ns_link *l, const ns_config *cfg, int64_t took, ns_err *err) {
   unsigned sqlerr = mysql_errno(l->my);
@@ -306,13 +346,8 @@ static ns_status refuse_connect(ns_link *l, const ns_config *cfg, int64_t took, 
   else if (sqlerr == ER_WRONG_DB_NAME || sqlerr == ER_INVALID_CHARACTER_STRING)
     ns_fail(err, NS_EINVALID, "the server takes no such name of a database: %s (%u)",
             mysql_error(l->my), sqlerr);
-  else if (is_frozen(sqlerr, cfg, took))
-    ns_fail(err, NS_EGONE,
-            "cannot connect: the server takes connections and does not answer: it is "
-            "frozen, or overloaded (%u)",
-            sqlerr);
-  else if (st != NS_ESCHEMA) /* whatever the reason: it cannot be reached */
-    ns_fail(err, NS_EGONE, "cannot connect: %s (%u)", mysql_error(l->my), sqlerr);
+  else if (st != NS_ESCHEMA)
+    say_unreachable(l, cfg, took, err);
   err->sqlerr = sqlerr;
   return err->status;
 }

@@ -1,0 +1,382 @@
+-- What helps at a prompt: help with examples and defaults, the version, mistyped words, completions.
+-- Where a database was looked for, and that looking makes none. Settings.
+
+local db = require "spec.support.db"
+local nightshift = require "nightshift"
+local proc = require "spec.support.proc"
+
+local context = require "nightshift.cli.context"
+local help = require "nightshift.cli.help"
+local parser = require "nightshift.cli".parser()
+
+local function run(argv, url, more)
+  local exit, out, err = proc.nightshift(argv, url, more)
+  return { exit = exit, out = out, err = err }
+end
+
+local function says(words, text) assert.is_truthy(text:find(words, 1, true), text) end
+
+--- The arguments as a shell would give them, up to a pipe, a redirection or another command.
+local function words_of(line)
+  local list = {}
+  local pipe <close> = assert(io.popen(("for word in %s; do printf '%%s\\n' \"$word\"; done")
+    :format(line:match "^(.-) [|<>&]" or line)))
+  for word in pipe:lines() do list[#list + 1] = word end
+  return list
+end
+
+describe("help", function()
+  it("has examples of each command, which the parser takes", function()
+    for _, command in ipairs(parser._commands) do
+      local examples = help.EXAMPLES[command._name]
+      assert.is_truthy(examples and #examples > 0, command._name)
+      for _, example in ipairs(examples) do
+        local words = words_of(example)
+        assert.equal(command._name, words[1])
+        local good, message = require "nightshift.cli".parser():pparse(context.mark_numbers(words))
+        assert.is_true(good, example .. ": " .. tostring(message))
+        says("   nightshift " .. example .. "\n", command:get_help() .. "\n")
+      end
+    end
+  end)
+
+  it("says the default of each option that takes a value, but for conditions", function()
+    local function told(element)
+      local text = element:_get_description()
+      return text:find "efault" or text:find "^Only " or text:find "^With a filter: "
+    end
+    for _, command in ipairs(parser._commands) do
+      for _, option in ipairs(command._options) do
+        local flag = option._maxargs == 0
+        assert.is_truthy(flag or told(option), command._name .. " " .. option._name)
+      end
+      for _, argument in ipairs(command._arguments) do
+        assert.is_truthy(argument._minargs > 0 and not argument._default or told(argument), command._name)
+      end
+    end
+  end)
+
+  it("of a command is that of its --help, and of all that of --help", function()
+    for _, name in ipairs { "push", "status", "help" } do
+      local result = run { "help", name }
+      assert.same({ 0, (select(2, proc.nightshift { name, "--help" })), "" }, { result.exit, result.out, result.err })
+    end
+    assert.equal((select(2, proc.nightshift { "--help" })), run({ "help" }).out)
+    local result = run { "help", "pussh" }
+    assert.same({ 2, "" }, { result.exit, result.out })
+    says("unknown command 'pussh', did you mean 'push'?\nTry `nightshift --help`.", result.err)
+  end)
+end)
+
+it("--version is one line", function()
+  assert.same({ exit = 0, out = ("nightshift %s\n"):format(nightshift._VERSION), err = "" }, run { "--version" })
+end)
+
+describe("a mistyped word", function()
+  it("is said with what was meant, and where to read on", function()
+    local cases = {
+      { { "list" }, "unknown command 'list', did you mean 'jobs'?\nTry `nightshift --help`." },
+      { { "worker" }, "did you mean 'work'?" },
+      { { "reprioritize", "5", "6" }, "did you mean 'reprioritise'?" },
+      { { "statsu" }, "did you mean 'status'?" },
+      { { "push", "q", "n", "--uniqe-peroid", "5" },
+        "unknown option '--uniqe-peroid', did you mean '--unique-period'?\nTry `nightshift push --help`." },
+      { { "work", "x.lua", "--drain-time", "5" }, "did you mean '--drain-timeout'?" },
+      { { "push", "q", "n", "1", "--priority", "high" }, "--priority: 'high' is not a whole number" },
+      { { "push", "q", "n", "1", "--priority=high" }, "--priority: 'high' is not a whole number" },
+      { { "jobs", "--state", "redy" }, "'cancelled'; got 'redy', did you mean 'ready'?" },
+      { { "jobs", "--state=failed" }, "got 'failed', did you mean 'dead'?" },
+      { { "cancel", "--state", "dead" }, "'waiting'; got 'dead'\n" },
+      { { "schedules", "puase", "x" }, "got 'puase', did you mean 'pause'?" },
+      { { "doctor", "--grants", "wroker" }, "got 'wroker', did you mean 'worker'?" },
+    }
+    for _, case in ipairs(cases) do
+      local result = run(case[1])
+      assert.same({ 2, "" }, { result.exit, result.out }, result.err)
+      says(case[2], result.err)
+    end
+  end)
+end)
+
+describe("a mistyped queue", function()
+  local url, handle
+
+  setup(function()
+    url = db.fresh()
+    handle = assert(nightshift.open(url))
+    for _, name in ipairs { "mail", "shard1" } do assert(handle:queue(name):push("n", 1)) end
+  end)
+
+  teardown(function() handle:close() end)
+
+  it("is said where a filter finds nothing", function()
+    local told = "nightshift: there is no queue 'mial'; did you mean 'mail'?\n"
+    for _, argv in ipairs { { "jobs", "--queue", "mial" }, { "errors", "--queue", "mial" },
+      { "cancel", "--queue", "mial" }, { "move", "mail", "--queue", "mial", "--yes" } } do
+      local result = run(argv, url)
+      assert.same({ 0, told }, { result.exit, result.err }, argv[1])
+    end
+    local list = run({ "jobs", "--queue", "mial", "--json" }, url)
+    assert.same({ "[]\n", told }, { list.out, list.err })
+  end)
+
+  it("is said by verbs on queues", function()
+    for _, verb in ipairs { "resume", "remove-queue" } do
+      local result = run({ verb, "mial" }, url)
+      assert.equal(1, result.exit)
+      says("; did you mean 'mail'? (NOT_FOUND)", result.err)
+    end
+    local result = run({ "pause", "mial" }, url)
+    assert.same({ 0, "mial paused\n", "nightshift: there was no queue 'mial' before; did you mean 'mail'?\n" },
+      { result.exit, result.out, result.err })
+  end)
+
+  it("is not seen in one that is there, is like none, or differs in digits", function()
+    for _, name in ipairs { "mail", "invoices", "shard2" } do
+      assert.equal("", run({ "jobs", "--queue", name, "--state", "dead" }, url).err)
+    end
+  end)
+end)
+
+describe("a database that is not reached", function()
+  it("is named by socket, or by host and port, with where its address is from", function()
+    local cases = {
+      { "mysql://x@127.0.0.1:1/x", "cannot connect to 127.0.0.1, port 1: refused: no server listens there" },
+      { "mysql://x@localhost/x?unix_socket=/nonexistent/s.sock",
+        "cannot connect to socket /nonexistent/s.sock: No such file or directory (2002) (GONE)" },
+      { "mysql://x@no-such-host.invalid/x", "cannot connect to no-such-host.invalid, port 3306: " },
+    }
+    for _, case in ipairs(cases) do
+      local result = run({ "status" }, case[1])
+      assert.equal(69, result.exit)
+      says(case[2], result.err)
+      says("; the address is from $NIGHTSHIFT_URL\n", result.err)
+      says("; the address is from --url\n", run({ "--url", case[1], "status" }, "mysql://y@127.0.0.1:2/y").err)
+    end
+  end)
+
+  it("is told of by a host, and by those who look at servers", function()
+    local url = "mysql://x@127.0.0.1:1/x"
+    local file = fixture.file("jobs.lua", "return { noop = function() end }")
+    local host = run({ "work", file, "--workers", "1" }, url)
+    assert.equal(69, host.exit)
+    says("127.0.0.1, port 1", host.err)
+    says("nightshift: the address is from $NIGHTSHIFT_URL\n", host.err)
+    says("the address is from $NIGHTSHIFT_URL", run({ "doctor" }, url).out)
+    says("the address is from $NIGHTSHIFT_URL", run({ "version" }, url).out)
+  end)
+
+  it("that refuses an account is named, too, and privileges that lack have their remedy", function()
+    local url = db.fresh()
+    local weak = db.user(url, "SELECT")
+    says("; the address is from $NIGHTSHIFT_URL\n", run({ "status" }, (weak:gsub("Pass%-word_1", "other"))).err)
+    local refused = run({ "push", "q", "n" }, weak)
+    assert.equal(78, refused.exit)
+    says("`nightshift doctor --grants` prints what each role needs", refused.err)
+  end)
+end)
+
+describe("a command that looks, or changes what is there,", function()
+  -- What each is called with; false: it needs no database, or makes its tables.
+  local ARGUMENTS <const> = {
+    init = false, migrate = false, push = false, work = false, run = false, help = false, version = false,
+    completion = false, config = false,
+    doctor = {}, retain = { "--done", "1d" }, retention = {}, prune = {}, reload = {}, jobs = {}, errors = {},
+    show = { "1" }, why = { "1" }, wait = { "1" }, retry = { "1" }, cancel = { "1" }, delete = { "1" },
+    update = { "1", "--priority", "5" }, ["run-now"] = { "1" }, reprioritise = { "1", "5" },
+    move = { "q", "--queue", "r" }, signal = { "1", "1" }, deadline = { "1", "1h" }, status = {}, pause = { "q" },
+    resume = { "q" }, ["remove-queue"] = { "q" }, tune = { "--host", "1", "--workers", "1" }, rescue = {},
+    schedules = {}, adopt = { "map.lua" },
+  }
+  local folder
+
+  setup(function()
+    folder = fixture.dir()
+    local file <close> = assert(io.open(folder .. "/map.lua", "w"))
+    file:write 'return { table = "t", status = { column = "s", open = 0, done = 1 } }'
+  end)
+
+  for _, command in ipairs(parser._commands) do
+    local name = command._name
+    it("makes no database: " .. name, function()
+      assert.is_not_nil(ARGUMENTS[name], "a line for it above")
+      if not ARGUMENTS[name] then return end
+      local argv = { name, table.unpack(ARGUMENTS[name]) }
+      local nowhere = run(argv, nil, { cwd = folder })
+      assert.equal(78, nowhere.exit, nowhere.err)
+      says("there is no database to look at", nowhere.err)
+      assert.is_nil((io.open(folder .. "/.nightshift")))
+      local absent = run(argv, db.url "never_made", { cwd = folder })
+      assert.is_true(absent.exit == 78 or name == "doctor" and absent.exit == 1, absent.err)
+      says("the database 'never_made' does not exist", absent.err .. absent.out)
+      assert.equal("", db.sql "SHOW DATABASES LIKE 'never%'")
+    end)
+  end
+end)
+
+describe("completions", function()
+  local folder
+
+  setup(function()
+    folder = fixture.dir()
+    local status, _, err = proc.run { proc.lua, "doc/generate.lua", "completion", folder }
+    assert.equal(0, status, err)
+  end)
+
+  local function text(name)
+    local file <close> = assert(io.open(folder .. "/" .. name))
+    return file:read "a"
+  end
+
+  --- What bash offers when TAB is hit behind these words.
+  local function offered(...)
+    local script = ([[source "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _nightshift
+      printf '%s\n' "${COMPREPLY[@]}"]])
+    local status, out, err = proc.run { "bash", "-c", script, "bash", folder .. "/nightshift", "nightshift", ... }
+    assert.same({ 0, "" }, { status, err })
+    return out
+  end
+
+  it("are what the command prints", function()
+    for shell, name in pairs { bash = "nightshift", zsh = "_nightshift", fish = "nightshift.fish" } do
+      local result = run { "completion", shell }
+      assert.same({ 0, "" }, { result.exit, result.err })
+      assert.equal(text(name), result.out)
+    end
+    assert.equal(2, run({ "completion", "tcsh" }).exit)
+  end)
+
+  it("offer commands, their options and the words that these take, in bash", function()
+    assert.equal("status\n", offered "stat")
+    assert.equal("--drain\n--drain-within\n--drain-timeout\n", offered("work", "--drain"))
+    assert.equal("ready\n", offered("jobs", "--state", "re"))
+    assert.equal("push\n", offered("help", "pus"))
+    assert.equal("--json\n", offered("--url", "mysql://x", "status", "--js"))
+  end)
+
+  it("name each command and option, in all shells", function()
+    local files = { text "nightshift", text "_nightshift", text "nightshift.fish" }
+    for _, command in ipairs(parser._commands) do
+      for i, script in ipairs(files) do
+        says(command._name, script)
+        for _, option in ipairs(command._options) do
+          local name = option._aliases[#option._aliases]
+          says(i == 3 and "-l " .. name:sub(3) or name, script)
+        end
+      end
+    end
+  end)
+
+  for shell, name in pairs { zsh = "_nightshift", fish = "nightshift.fish" } do
+    it("are read without an error by " .. shell, function()
+      if not os.execute(("command -v %s >/dev/null"):format(shell)) then return pending("no " .. shell) end
+      local status, _, err = proc.run { shell, "-n", folder .. "/" .. name }
+      assert.same({ 0, "" }, { status, err })
+    end)
+  end
+end)
+
+-- A file of settings, the environment, and arguments, which go before both.
+describe("settings", function()
+  local function config(text) return fixture.file("config", text) end
+
+  --- The rows of `config`, by key.
+  local function shown(argv, url, env)
+    local result = run(table.move(argv, 1, #argv, 1, {}), url, { env = env })
+    assert.same({ 0, "" }, { result.exit, result.err })
+    local rows = {}
+    for _, row in ipairs(nightshift.decode(result.out)) do rows[row.key] = row end
+    return rows
+  end
+
+  it("are those of the arguments, else of the environment, else of the file, else defaults", function()
+    local file = config "# ours\n\nurl = mysql://app:s3:cr@t@db/shop\nworkers=8\n  queues = mail=3,low\nlog=json\n"
+    local rows = shown({ "--config", file, "config", "--json" }, nil, { NIGHTSHIFT_WORKERS = "5" })
+    assert.same({ key = "config", value = file, from = "--config" }, rows.config)
+    assert.same({ key = "url", value = "mysql://app:***@db/shop", from = file .. ", line 3" }, rows.url)
+    assert.same({ key = "workers", value = "5", from = "$NIGHTSHIFT_WORKERS" }, rows.workers)
+    assert.same({ key = "queues", value = "mail=3,low", from = file .. ", line 5" }, rows.queues)
+    assert.same({ key = "memory", default = "no limit", from = "default" }, rows.memory)
+    rows = shown({ "--config", file, "config", "--json" }, "mysql://me:hunter2@here/x")
+    assert.same({ key = "url", value = "mysql://me:***@here/x", from = "$NIGHTSHIFT_URL" }, rows.url)
+    rows = shown({ "--config", file, "--url", "mysql://a:b@c/d", "config", "--json" }, "mysql://me:hunter2@here/x")
+    assert.same({ key = "url", value = "mysql://a:***@c/d", from = "--url" }, rows.url)
+  end)
+
+  it("are shown for people without the password", function()
+    local result = run({ "config" }, "mysql://me:hunter2@here/x")
+    assert.same({ 0, "" }, { result.exit, result.err })
+    assert.matches("\nurl +mysql://me:%*%*%*@here/x +%$NIGHTSHIFT_URL\n", result.out)
+    assert.is_nil(result.out:find("hunter2", 1, true))
+  end)
+
+  it("know each option of work", function()
+    local rows = shown { "config", "--json" }
+    for _, command in ipairs(parser._commands) do
+      for _, option in ipairs(command._name == "work" and command._options or {}) do
+        local key = option._aliases[#option._aliases]:sub(3)
+        assert.is_truthy(key == "help" or rows[key] and rows[key].default, key)
+      end
+    end
+  end)
+
+  it("are of the first file that is there", function()
+    local home, other = fixture.dir(), config "workers = 2\n"
+    assert(os.execute(("mkdir -p '%s/.config/nightshift'"):format(home)))
+    local own <close> = assert(io.open(home .. "/.config/nightshift/config", "w"))
+    own:write "workers = 3\n"
+    own:flush()
+    local env = { NIGHTSHIFT_CONFIG = false, HOME = home, XDG_CONFIG_HOME = false }
+    local rows = shown({ "config", "--json" }, nil, env)
+    assert.same({ "found", "3" }, { rows.config.from, rows.workers.value })
+    env.NIGHTSHIFT_CONFIG = other
+    rows = shown({ "config", "--json" }, nil, env)
+    assert.same({ other, "$NIGHTSHIFT_CONFIG", "2" }, { rows.config.value, rows.config.from, rows.workers.value })
+    env.NIGHTSHIFT_CONFIG, env.XDG_CONFIG_HOME = false, fixture.dir()
+    assert.equal("none", shown({ "config", "--json" }, nil, env).config.default)
+  end)
+
+  it("open the database of the file, and are named where it is not reached", function()
+    local url = db.fresh()
+    local good = run({ "--config", config("url = " .. url), "push", "q", "n" })
+    assert.same({ 0, "" }, { good.exit, good.err })
+    local file = config "\nurl = mysql://x@127.0.0.1:1/x\n"
+    says("; the address is from " .. file .. ", line 2\n", run({ "status", "--config=" .. file }).err)
+    assert.equal(0, run({ "--config", file, "status" }, url).exit)
+  end)
+
+  it("are options of work", function()
+    local url = db.fresh()
+    local jobs = fixture.file("jobs.lua", "return { noop = function() end }")
+    local file = config "drain = yes\nworkers = 2\nlog = json\nsingle = no\n"
+    local result = run({ "work", jobs, "--config", file, "--workers", "3" }, url)
+    assert.equal(0, result.exit, result.err)
+    says('"event":"host.ready"', result.err)
+    says('"workers":3', result.err)
+  end)
+
+  it("that are wrong end their command with 78, and file and line", function()
+    local jobs = fixture.file("jobs.lua", "return { noop = function() end }")
+    local function refused(text, words)
+      local file = config(text)
+      for _, argv in ipairs { { "config" }, { "work", jobs } } do
+        local result = run({ "--config", file, table.unpack(argv) })
+        assert.same({ 78, "" }, { result.exit, result.out }, result.err)
+        says((words:gsub("FILE", (file:gsub("%%", "%%%%")))), result.err)
+      end
+    end
+    refused("wokers = 5\n", "nightshift: FILE, line 1: unknown key 'wokers'; did you mean 'workers'?\n")
+    refused("\nworkers 5\n", "nightshift: FILE, line 2: 'key = value' is expected\n")
+    refused("workers = 5\nworkers = 6\n", "FILE, line 2: 'workers' is given twice")
+    refused("log = xml\n", "FILE, line 1: log: argument for option '--log' must be one of")
+    refused("workers = many\n", "FILE, line 1: workers: 'many' is not a whole number")
+    refused("strict = perhaps\n", "FILE, line 1: strict must be true or false, got 'perhaps'")
+    local absent = run({ "--config", "/nonexistent/c", "status" })
+    assert.equal(78, absent.exit)
+    says("cannot read the file of settings that --config names: /nonexistent/c: No such file", absent.err)
+    local few = run({ "--config", config "workers = 0\n", "work", jobs })
+    assert.equal(2, few.exit)
+    assert.matches("%-%-workers must be from 1 to 20000, got 0 %(.*config, line 1%)\n", few.err)
+    assert.equal(0, run({ "--config", "/nonexistent/c", "push", "--help" }).exit)
+  end)
+end)
