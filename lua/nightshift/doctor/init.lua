@@ -1,8 +1,8 @@
 --- `nightshift doctor`: the checks, in the order in which they are printed. And their common
 -- parts: statements for which a refusal is a finding, and the words for an impossible look.
 --
--- A check looks at one thing and returns a status, what it says, unless all is well the fix, and
--- a value for programs. The status is "ok"; "note", which is worth knowing, or could not be seen;
+-- A check looks at one thing and returns a status, a text, unless all is well the fix, and a value
+-- for programs. The status is "ok"; "note", which is worth knowing, or could not be seen;
 -- "warn", or "fail". It changes nothing in the database: the row of 'write' is gone when it is
 -- committed. Its statements have a second each. It never shows a password, a payload or a value
 -- in the query of another session.
@@ -43,7 +43,7 @@ function doctor.need(seen, statement, ...)
   return rows and (rows[1] or error({ skip = statement .. " gives no row" }, 0)) or error({ skip = message }, 0)
 end
 
---- May this account run a statement of sql/query? As handle:may, asked once: two checks ask for all.
+--- May this account run a statement of sql/query? As handle:may, asked once for two checks.
 function doctor.may(seen, name)
   seen.may = seen.may or {}
   if not seen.may[name] then seen.may[name] = table.pack(seen.handle:may(name)) end
@@ -117,14 +117,14 @@ function doctor.quoted(account)
   return ("'%s'@'%s'"):format(name, host)
 end
 
---- What a check returns that lacks a right of the whole server. `says`: what it does see, if any.
+--- The results of a check that lacks a right of the whole server. `says`: its text so far.
 function doctor.lacking(seen, right, says)
   local part = says and says .. "; more is not shown" or "not looked at"
   return "note", ("%s: this account lacks %s"):format(part, right),
     ("GRANT %s ON *.* TO %s"):format(right, doctor.quoted(seen.server.account))
 end
 
---- What a check returns that may not read its tables.
+--- The results of a check that may not read its tables.
 function doctor.hidden()
   return "note", "not looked at: this account may not read them", "see nightshift doctor --grants dashboard"
 end
@@ -142,8 +142,8 @@ local ORDER = {
   "transactions", "waits", "deadlocks", "handlers", "paused", "holders", "scripts", "lost", "adopted", "schedules",
 }
 
--- What a check needs: tables of our version; those, or procedures that may be called; and that
--- writes come through.
+-- The needs of checks. "tables": tables of our version. "calls": such tables, or procedures that
+-- may be called. "writes": a write comes through.
 local TABLES, CALLS, WRITES <const> = { "tables" }, { "calls" }, { "calls", "writes" }
 local NEEDS = {
   tables = TABLES, drift = TABLES, write = TABLES, ids = TABLES, handlers = TABLES, paused = TABLES, holders = TABLES,
@@ -152,7 +152,7 @@ local NEEDS = {
   grants = CALLS, procedures = WRITES, ring = WRITES,
 }
 
---- Why a check cannot be made: its status, what it says, the fix.
+--- Why a check cannot be made: status, text, fix.
 local function obstacle(name, seen)
   for _, need in ipairs(NEEDS[name] or {}) do
     if need == "writes" and seen.stalled then return "note", "not tried: no write comes through", "see write" end

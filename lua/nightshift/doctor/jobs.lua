@@ -66,7 +66,7 @@ function checks.paused(seen)
   if not rows or not queues then return hidden() end
   local texts, ends = {}, {}
   local held = add_queues(seen, queues, texts, ends)
-  add_names(rows, texts, ends) -- behind the queues: --name takes what follows
+  add_names(rows, texts, ends) -- behind the queues: --name takes the words after it
   if #texts == 0 then return "ok", "no queue is paused, nor any name of a job", nil, 0 end
   return (held > 0 or #rows > 0) and "warn" or "note", "paused: " .. table.concat(texts, ", "),
     "nightshift resume " .. table.concat(ends, " "), held
@@ -76,7 +76,7 @@ end
 
 local SHOWN = 5
 
---- What is wrong with a schedule, and what to do about it.
+--- The fault of a schedule, and the fix.
 local function trouble_of(row, lives)
   local name = row.name
   if row.error then

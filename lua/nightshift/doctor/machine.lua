@@ -40,7 +40,7 @@ end
 
 -- ---------------------------------------------------------------------- limits
 
-local SPARE_FILES, SPARE_TASKS <const> = 64, 16 -- what a host wants besides its workers: rlimits.c
+local SPARE_FILES, SPARE_TASKS <const> = 64, 16 -- of a host, besides its workers: rlimits.c
 
 --- The hard limit of a process, which a host raises its own to: nil, unlimited or not told.
 local function limit(pid, name)

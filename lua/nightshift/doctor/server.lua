@@ -1,5 +1,5 @@
---- Checks of the server and of the way to it: versions, clock, settings, limits; and of what its
--- sessions do at the moment. A check is a function of this table by its name; nightshift.doctor
+--- Checks of the server and of the way to it: versions, clock, settings, limits; and of its
+-- sessions at the moment. A check is a function of this table by its name; nightshift.doctor
 -- has the form of its results.
 
 local core = require "nightshift.core"
@@ -17,7 +17,7 @@ function checks.server(seen)
     number(seen.status.uptime), s.db or "-", s.account), nil, s.version
 end
 
---- Ours, and those of live hosts: two of them beside each other are a deploy, or a forgotten one.
+--- Ours, and versions of live hosts: two beside each other are a deploy, or a forgotten host.
 function checks.versions(seen)
   local ours, differing = core._VERSION, {}
   for _, h in ipairs(doctor.holders(seen)) do

@@ -146,7 +146,7 @@ local function read(text)
   return has
 end
 
---- The difference of one column: a status, what it is, and the part of an ALTER TABLE; nil: none.
+--- The difference of one column: a status, its text, and the part of an ALTER TABLE; nil: none.
 local function column_drift(want, have)
   if not have then
     return "fail", ("lacks the column %s"):format(want.name), ("ADD COLUMN %s %s"):format(want.name, want.text)
