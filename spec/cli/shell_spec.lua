@@ -3,6 +3,7 @@
 
 local db = require "spec.support.db"
 local nightshift = require "nightshift"
+local server = require "spec.support.host"
 local proc = require "spec.support.proc"
 
 local context = require "nightshift.cli.context"
@@ -211,6 +212,17 @@ describe("a command that looks, or changes what is there,", function()
       says("the database 'never_made' does not exist", absent.err .. absent.out)
       assert.equal("", db.sql "SHOW DATABASES LIKE 'never%'")
     end)
+
+    it("ends with 69 without a server, and with 2 for an option it does not know: " .. name, function()
+      local argv = { name, table.unpack(ARGUMENTS[name] or {}) }
+      if ARGUMENTS[name] then
+        assert.equal(69, run(argv, "mysql://x@localhost/x?unix_socket=/nonexistent/s.sock", { cwd = folder }).exit)
+      end
+      argv[#argv + 1] = "--no-such-option"
+      local wrong = run(argv)
+      assert.same({ 2, "" }, { wrong.exit, wrong.out })
+      says(("unknown option '--no-such-option'\nTry `nightshift %s --help`."):format(name), wrong.err)
+    end)
   end
 end)
 
@@ -378,5 +390,240 @@ describe("settings", function()
     assert.equal(2, few.exit)
     assert.matches("%-%-workers must be from 1 to 20000, got 0 %(.*config, line 1%)\n", few.err)
     assert.equal(0, run({ "--config", "/nonexistent/c", "push", "--help" }).exit)
+  end)
+end)
+
+-- What each command prints with --json, beside the table of doc/reference.md. A key of the table in
+-- brackets may be absent.
+describe("--json", function()
+  local url, handle, script, tried
+
+  --- Rows of the table: {prints, always = {key = true}, known = {key = true}} by command, and of lists
+  -- and objects inside by "command.key".
+  local function read_table()
+    local file <close> = assert(io.open "doc/reference.md")
+    local rows = {}
+    for line in file:read "a":match "\n### JSON\n(.-)\n#":gmatch "[^\n]+" do
+      local names, prints, keys = line:match "^| (`[^|]*`) | ([^|]*) | ([^|]*) |$"
+      for name in (names or ""):gmatch "`([^`]+)`" do
+        rows[name] = { prints = prints, always = {}, known = {} }
+        for bracket, key in keys:match "^[^;:]*":gmatch "(%[?)`([^`]+)`" do
+          rows[name].known[key] = true
+          rows[name].always[key] = bracket == "" or nil
+        end
+      end
+    end
+    return rows
+  end
+
+  --- Compares an object, or all of a list, with the row of the table, and what is inside.
+  local function compare(rows, name, value, wrong)
+    local row = rows[name]
+    local list = value
+    if not row.prints:find "^a list" and not row.prints:find "^objects" then list = { value } end
+    for _, object in ipairs(list) do
+      for key, inner in pairs(object) do
+        if not row.known[key] and not row.known["…"] then wrong[#wrong + 1] = name .. " has " .. tostring(key) end
+        local deeper = name .. "." .. tostring(key)
+        if rows[deeper] then compare(rows, deeper, inner, wrong) end
+      end
+      for key in pairs(row.always) do
+        if object[key] == nil then wrong[#wrong + 1] = name .. " lacks " .. key end
+      end
+    end
+    tried[name] = (tried[name] or 0) + #list
+  end
+
+  --- Runs a command; the lines of its output as values.
+  local function values(exit, argv, stdin)
+    local words = table.move(argv, 1, #argv, 1, {})
+    words[#words + 1] = "--json"
+    local result = run(words, url, { stdin = stdin })
+    assert.equal(exit, result.exit, table.concat(argv, " ") .. ": " .. result.err .. result.out)
+    local list = {}
+    for line in result.out:gmatch "[^\n]+" do list[#list + 1] = assert(nightshift.decode(line)) end
+    return list
+  end
+
+  setup(function()
+    tried = {}
+    url = db.fresh()
+    handle = assert(nightshift.open(url))
+    script = fixture.file("jobs.lua", [[return {
+      good = function(job) return { n = job.payload } end,
+      bad = function() return nil, "no luck" end,
+      parent = function(job)
+        if job.phase > 0 then return #job.results end
+        job:spawn("good", 1)
+        return job:wait { state = "half" }
+      end,
+      long = function(job)
+        job:progress(0.5, "half")
+        job:db():lock "report"(function() require "nightshift.core".sleep(600) end)
+      end,
+    }]])
+  end)
+
+  teardown(function() handle:close() end)
+
+  it("is as the reference says, for each command, with its exit code", function()
+    local rows, wrong = read_table(), {}
+    local q = handle:queue "mail"
+    local function id(...) return tostring(assert(q:push(...))) end
+    local function try(name, exit, argv, stdin)
+      local list = values(exit, argv, stdin)
+      assert.is_truthy(#list > 0, name)
+      if rows[name] and rows[name].prints:find "^objects" then list = { list } end
+      if not rows[name] then
+        wrong[#wrong + 1] = "no row: " .. name
+      else
+        for _, value in ipairs(list) do compare(rows, name, value, wrong) end
+      end
+    end
+    local dead = id("bad", 7, { max_attempts = 1 })
+    local good = id("good", 8, { tags = { "x" } })
+    local parent = id("parent", 9)
+    local later = id("good", 1, { delay = "1h", unique = "k" })
+    local host = run({ "work", script, "--workers", "1", "--drain", "--drain-within", "0" }, url)
+    assert.equal(0, host.exit, host.err)
+    local waits = id("parent", 9, { after = { tonumber(later) } })
+    try("init", 0, { "init" })
+    try("migrate", 0, { "migrate" })
+    try("push", 0, { "push", "mail", "good", "1" })
+    try("push --lines", 0, { "push", "mail", "good", "--lines" }, "1\n2\n")
+    for _, state in ipairs { "ready", "scheduled", "waiting", "done", "dead" } do
+      try("jobs", 0, { "jobs", "--state", state })
+    end
+    try("jobs", 0, { "jobs" })
+    try("errors", 0, { "errors" })
+    for _, one in ipairs { dead, good, parent, later, waits } do
+      try("show", 0, { "show", one })
+      try("why", 0, { "why", one })
+    end
+    try("show --tree", 0, { "show", parent, "--tree" })
+    try("wait", 1, { "wait", dead, good })
+    try("verbs on ids", 1, { "retry", dead, "999999999" })
+    try("verbs on trees", 0, { "cancel", waits, "--tree", "--yes" })
+    try("verbs on ids", 0, { "cancel", later })
+    try("verbs on ids", 0, { "update", dead, "--priority", "5" })
+    try("verbs on ids", 1, { "run-now", dead })
+    try("verbs on ids", 0, { "reprioritise", dead, "9" })
+    try("verbs on ids", 0, { "deadline", dead, "2h" })
+    try("verbs on ids", 0, { "delete", good })
+    for _, argv in ipairs { { "retry", "--queue", "none" }, { "reprioritise", "7", "--queue", "mail" },
+      { "move", "other", "--queue", "mail" }, { "run-now", "--queue", "other" },
+      { "update", "--priority", "8", "--queue", "other" }, { "cancel", "--queue", "other" },
+      { "delete", "--queue", "other" } } do
+      argv[#argv + 1] = "--yes"
+      try("verbs on filters", 0, argv)
+    end
+    local told = id("parent", 9)
+    try("signal", 0, { "signal", told, "1", "--name", "go" })
+    local long, unknown = id("long"), id "nobody"
+    local busy = server.start(url, script, { "--workers", "1", "--queues", "mail" })
+    eventually(function() return #assert(handle:slots()) == 1 end)
+    try("pause", 0, { "pause", "mail", told, "--name", "good", "--all" })
+    try("status", 0, { "status" })
+    for _, one in ipairs { long, unknown } do
+      try("show", 0, { "show", one })
+      try("why", 0, { "why", one })
+    end
+    try("jobs", 0, { "jobs", "--state", "running" })
+    try("tune", 0, { "tune", "--host", tostring(handle:stats().holders[1].id), "--workers", "2" })
+    try("reload", 0, { "reload" })
+    busy:signal "QUIT"
+    busy:wait(20)
+    try("resume", 1, { "resume", "mail", "nowhere", told, "--name", "good", "--all" })
+    try("remove-queue", 1, { "remove-queue", "nowhere" })
+    assert(handle:schedule { name = "tick", every = "10m", push = { "good", 1 } })
+    try("schedules", 0, { "schedules" })
+    try("schedules VERB", 0, { "schedules", "run", "tick" })
+    try("schedules VERB", 0, { "schedules", "pause", "tick" })
+    try("rescue", 0, { "rescue", "--wait", "0" })
+    try("retain", 0, { "retain", "mail", "--done", "1d" })
+    try("retention", 0, { "retention" })
+    try("prune", 0, { "prune", "--done", "0", "--dead", "0", "--yes" })
+    try("doctor", 4, { "doctor" })
+    try("version", 0, { "version" })
+    try("config", 0, { "config" })
+    try("run", 0, { "run", script, "parent" })
+    try("run", 1, { "run", script, "bad" })
+    handle:execute "CREATE TABLE task (id INT AUTO_INCREMENT PRIMARY KEY, state INT NOT NULL, by_whom CHAR(35))"
+    handle:execute "INSERT INTO task (state) VALUES (0), (1), (1), (2)"
+    local map = fixture.file("map.lua", [[return { table = "task", status = { column = "state", open = 0, done = 1,
+      failed = 2, processing = 3 }, claimed_by = "by_whom" }]])
+    try("adopt", 0, { "adopt", map })
+    try("adopt", 0, { "adopt", map, "--drain-into", "tasks", "--yes" })
+    try("tune", 0, { "tune", "task", "--rate", "5" })
+    local untried = {}
+    for name in pairs(rows) do
+      if not tried[name] then untried[#untried + 1] = name end
+    end
+    table.sort(wrong)
+    assert.same({}, wrong)
+    assert.same({}, untried)
+  end)
+end)
+
+-- What a terminal sees: its width, its colours. `script` gives a command one.
+describe("on a terminal", function()
+  local url
+
+  setup(function()
+    url = db.fresh()
+    local handle <close> = assert(nightshift.open(url))
+    local q = handle:queue "mail"
+    assert(q:push(("long.name."):rep(9), 1))
+    assert(q:push("bad", 1, { max_attempts = 1 }))
+    local job = q:claim { names = { "bad" } }
+    job:fail(("no luck, "):rep(20))
+  end)
+
+  --- What a command writes on a terminal of 70 columns.
+  local function typed(command, env)
+    local status, out = proc.run { "script", "-qec", "stty cols 70; " .. command, "/dev/null", env = env }
+    assert.equal(0, status, out)
+    return (out:gsub("\r\n", "\n"))
+  end
+
+  local function jobs(env)
+    env.NIGHTSHIFT_URL = url
+    return typed(proc.program .. " jobs", env)
+  end
+
+  it("tables fit, and numbers stay whole", function()
+    local text, n = jobs { TERM = "dumb" }, 0
+    for line in text:gmatch "[^\n]+" do
+      n = n + 1
+      assert.is_true(utf8.len(line) <= 70, line)
+    end
+    assert.equal(3, n)
+    says("…", text)
+    assert.matches("\n *%d+  mail +long[^ ]*… ", text)
+    local piped = run({ "jobs" }, url)
+    says(("long.name."):rep(9), piped.out)
+  end)
+
+  it("states have colours, unless NO_COLOR or the terminal says no, or it is a pipe", function()
+    local red = "\27[31mdead\27[0m"
+    says(red, jobs { TERM = "xterm", NO_COLOR = false })
+    says(red, jobs { TERM = "xterm", NO_COLOR = "" })
+    for _, env in ipairs { { TERM = "xterm", NO_COLOR = "1" }, { TERM = "dumb", NO_COLOR = false },
+      { TERM = "", NO_COLOR = false } } do
+      assert.is_nil(jobs(env):find("\27", 1, true))
+    end
+    local env = { TERM = "xterm", NO_COLOR = false }
+    assert.is_nil(run({ "jobs" }, url, { env = env }).out:find("\27", 1, true))
+  end)
+
+  it("push --lines says how far it is, with the time that is left when stdin is a file", function()
+    local lines = {}
+    for i = 1, 20000 do lines[i] = ("%d"):format(i) end
+    local file = fixture.file("lines", table.concat(lines, "\n"))
+    local command = ("%s push mail n --lines < %s > /dev/null"):format(proc.program, file)
+    local text = typed(command, { NIGHTSHIFT_URL = url, TERM = "xterm" })
+    assert.matches("\r%[#* *%] +%d+%%  [%d,]+ jobs  [%d,]+/s  [%d.]+%l* left\27%[K", text)
+    assert.matches("\r\27%[K$", text)
+    assert.equal("", typed(command, { NIGHTSHIFT_URL = url, TERM = "dumb" }))
   end)
 end)

@@ -131,31 +131,29 @@ end
 
 local function open_table(db, args) return context.must(admin.open(db, args.table)) end
 
-local function each_id(t, ids)
-  local exit = 0
-  for _, id in ipairs(ids) do
+local function each_id(t, args)
+  local told = output.outcomes(args)
+  for _, id in ipairs(args.id) do
     local ok, message, code = t:retry(id)
-    if ok then
-      output.line(id .. " retried")
-    else
-      exit = context.FAILURE
-      context.report_failure(tostring(id), message, code)
-    end
+    if ok then told.done({ id = id }, id .. " retried") else told.failed({ id = id }, tostring(id), message, code) end
   end
-  return exit
+  return told.finish()
 end
 
 --- `retry --table`.
 function adopt.retry(args)
   local db <close> = context.connect(args)
   local t = open_table(db, args)
-  if #args.id > 0 then return each_id(t, args.id) end
+  if #args.id > 0 then return each_id(t, args) end
   local n = context.must(t:stats()).dead
-  if n == 0 then return output.line "no dead rows" end
+  if n == 0 and not args.json then return output.line "no dead rows" end
+  if n == 0 then return output.json { changed = 0 } end
   if not args.yes then
     context.fail(context.USAGE, "%s would be retried; add --yes to do it", output.count(n, "row"))
   end
-  output.line(output.count(context.must(t:retry "all"), "row") .. " retried")
+  n = context.must(t:retry "all")
+  if args.json then return output.json { changed = n } end
+  output.line(output.count(n, "row") .. " retried")
 end
 
 --- `prune --table`.
@@ -167,12 +165,14 @@ function adopt.prune(args)
   local db <close> = context.connect(args)
   local t = open_table(db, args)
   local n = context.must(admin.prunable(t, given))
-  if n == 0 then return output.line "nothing to delete" end
+  if n == 0 and not args.json then return output.line "nothing to delete" end
+  if n == 0 then return output.json { deleted = 0 } end
   local verb = given.into and "moved" or "deleted"
   if not args.yes then
     context.fail(context.USAGE, "%s would be %s; add --yes to do it", output.count(n, "row"), verb)
   end
   n = context.must(admin.prune(t, given))
+  if args.json then return output.json { deleted = n } end
   output.line(("%s %s"):format(verb, output.count(n, "row")))
 end
 

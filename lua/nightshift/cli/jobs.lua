@@ -41,9 +41,12 @@ local function number(text)
   return nil, ("'%s' is not a number"):format(text)
 end
 
+local function define_json(command) command:flag("--json", "Print JSON.") end
+
 local function define_pace(command)
   command:option("--rate", "With a filter: so many jobs a second."):convert(number)
   command:flag("--yes", "Do it; without this a filter, or --tree, only shows the number.")
+  define_json(command)
 end
 
 --- Options of a verb that takes a filter.
@@ -137,7 +140,8 @@ function jobs.define(parser)
   define_filter(move)
   local signal = parser:command("signal", "Send a value to a job that waits for a signal, or will.")
   signal:argument("id", "Job id."):convert(context.id)
-  signal:argument("json", 'The value, JSON; "-" reads it from stdin.'):default "null"
+  signal:argument("value", 'The value, JSON; "-" reads it from stdin.'):default "null"
+  define_json(signal)
   signal:option("--name", "Of the signal. Default: whichever the job waits for.")
 end
 
@@ -172,7 +176,7 @@ local function job_columns(now)
     output.column("ID", "id", true),
     output.column("QUEUE", "queue"),
     output.column("NAME", "name"),
-    output.column("STATE", "state"),
+    { title = "STATE", get = function(row) return row.state end, colour = output.state_colour },
     output.column("PRIORITY", "priority", true),
     { title = "FAILED", get = function(row) return row.attempts .. "/" .. row.max_attempts end, right = true },
     output.column("POLLS", "polls", true),
@@ -320,18 +324,17 @@ end
 
 --- The verb on ids named one by one: every failure is told. `more` gives what is said besides of
 -- one that it was done to.
-local function each_id(ids, done, verb, more)
-  local exit = 0
-  for _, id in ipairs(ids) do
+local function each_id(args, done, verb, more)
+  local told = output.outcomes(args)
+  for _, id in ipairs(args.id) do
     local ok, message, code = verb(id)
     if ok then
-      output.line(("%d %s%s"):format(id, done, more and more(id) or ""))
+      told.done({ id = id }, ("%d %s%s"):format(id, done, more and more(id) or ""))
     else
-      exit = context.FAILURE
-      context.report_failure(tostring(id), message, code)
+      told.failed({ id = id }, tostring(id), message, code)
     end
   end
-  return exit
+  return told.finish()
 end
 
 local NAMES = "--state, --queue, --name, --tag, --error, --since, --parent"
@@ -343,8 +346,8 @@ local function filter_of(args)
 end
 
 --- Says that a filter has found nothing, and that its queue may be mistyped.
-local function found_none(db, queue)
-  output.line "no such jobs"
+local function found_none(db, args, queue)
+  if args.json then output.json { found = 0, changed = 0, refused = 0 } else output.line "no such jobs" end
   context.suggest_queue(db, queue)
 end
 
@@ -355,12 +358,16 @@ local function on_filter(db, args, name, given, done, what)
   checked.change = what
   if not args.yes then
     local n = context.must(many.count(db._handle, name, checked))
-    if n == 0 then return found_none(db, given.queue) end
+    if n == 0 then return found_none(db, args, given.queue) end
     context.fail(context.USAGE, "%s would be %s; add --yes to do it", output.count(n, "job"), done)
   end
   local counts = context.must(many.run(db._handle, name, checked))
-  if counts.found == 0 then return found_none(db, given.queue) end
-  output.line(("%s %s"):format(output.count(counts.changed, "job"), done))
+  if counts.found == 0 then return found_none(db, args, given.queue) end
+  if args.json then
+    output.json { found = counts.found, changed = counts.changed, refused = counts.refused }
+  else
+    output.line(("%s %s"):format(output.count(counts.changed, "job"), done))
+  end
   if counts.refused == 0 then return 0 end
   context.complain("%s as before: another live job has the unique key", output.count(counts.refused, "job"))
   return context.FAILURE
@@ -379,8 +386,8 @@ local function on_jobs(args, name, done, make_verb, make_more)
     return on_filter(db, args, name, given, done)
   end
   local verb = make_verb(db)
-  if args.tree then return tree.each(db, args.id, done, args.yes, verb) end
-  return each_id(args.id, done, verb, make_more and make_more(db))
+  if args.tree then return tree.each(db, args, done, verb) end
+  return each_id(args, done, verb, make_more and not args.json and make_more(db))
 end
 
 function commands.retry(args)
@@ -448,7 +455,7 @@ function commands.update(args)
     if filter_of(args) then context.fail(context.USAGE, "give either job ids or a filter (%s)", NAMES) end
     if args.rate or args.retry then context.fail(context.USAGE, "--rate and --retry want a filter") end
     local db <close> = context.connect(args)
-    return each_id(args.id, "changed", function(id) return db:update(id, what) end)
+    return each_id(args, "changed", function(id) return db:update(id, what) end)
   end
   if #tags > 1 then context.fail(context.USAGE, "a filter has one --tag") end
   args.tag = tags[1]
@@ -511,10 +518,11 @@ end
 
 function commands.signal(args)
   if args.name then context.check_name("signal name", args.name, options.MAX_NAME) end
-  local value = context.json(args.json, "the value")
+  local value = context.json(args.value, "the value")
   local db <close> = context.connect(args)
   local before = context.must(db:job(args.id)).awaits
   context.must(db:signal(args.id, value, args.name))
+  if args.json then return output.json { id = args.id, name = args.name, awaits = before } end
   if not args.name or before == args.name then return output.line(args.id .. " is told") end
   output.line(output.safe(("%d is told '%s', %s"):format(args.id, args.name,
     before and ("but waits for '%s'"):format(before) or "and does not wait for a signal now")))

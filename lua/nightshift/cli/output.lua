@@ -1,8 +1,7 @@
 --- How results look: aligned tables, times, JSON.
 --
--- Plain text without colour or cursor movement, the same on a terminal and in
--- a pipe, so NO_COLOR has nothing to switch off. Text that came from jobs is
--- shown with its control characters escaped.
+-- On a terminal tables fit into its width, and some words have colour. In a pipe, or a file, all text
+-- is whole and plain. Text that came from jobs is shown with its control characters escaped.
 
 local context = require "nightshift.cli.context"
 local core = require "nightshift.core"
@@ -74,13 +73,83 @@ function output.json_list(rows)
   output.json(core.array(rows))
 end
 
+--- What a verb did to one thing after the other: told at once, or with --json as a list in the end.
+---@param args table of the command
+---@return table told done(row, text), failed(row, what, message, code), finish() gives the exit code
+function output.outcomes(args)
+  local rows, exit = core.array {}, 0
+  local self = {}
+  local function add(row, ok)
+    row.ok = ok
+    rows[#rows + 1] = row
+  end
+  function self.done(row, text)
+    if args.json then add(row, true) else output.line(text) end
+  end
+  function self.failed(row, what, message, code)
+    exit = context.FAILURE
+    if not args.json or code == "GONE" then return context.report_failure(what, message, code) end
+    row.error, row.code = message, code
+    add(row, false)
+  end
+  function self.finish()
+    if args.json then output.json(rows) end
+    return exit
+  end
+  return self
+end
+
 local function width(text)
   return utf8.len(text) or #text
 end
 
-local function pad(text, size, right)
-  local space = (" "):rep(size - width(text))
-  return right and space .. text or text .. space
+-- ---------------------------------------------------------------- terminals
+
+local COLOURS <const> = { red = "31", green = "32", yellow = "33", bold = "1" }
+
+--- Columns of the terminal that stdout is; nil: it is none.
+local function columns_of_stdout() return core.terminal(1) end
+
+local function is_dumb()
+  local term = os.getenv "TERM"
+  return not term or term == "" or term == "dumb"
+end
+
+-- Are there colours? $NO_COLOR, set to anything, says no.
+local function has_colours()
+  return not is_dumb() and (os.getenv "NO_COLOR" or "") == "" and columns_of_stdout() ~= nil
+end
+
+--- The text in a colour, on a terminal that has them.
+---@param text string
+---@param colour "red"|"green"|"yellow"|"bold"|nil
+---@return string
+function output.paint(text, colour)
+  if not colour or not has_colours() then return text end
+  return ("\27[%sm%s\27[0m"):format(COLOURS[colour], text)
+end
+
+local LEAST <const> = 6 -- columns that a text keeps
+local GAP <const> = 2 -- between two columns of a table
+
+--- Makes the widest texts of a table smaller until it fits. Numbers stay whole.
+local function fit(columns, sizes, room)
+  local sum = GAP * (#sizes - 1)
+  for _, size in ipairs(sizes) do sum = sum + size end
+  while sum > room do
+    local widest
+    for i, column in ipairs(columns) do
+      local shrinks = not column.right and sizes[i] > LEAST
+      if shrinks and (not widest or sizes[i] > sizes[widest]) then widest = i end
+    end
+    if not widest then return end
+    sizes[widest], sum = sizes[widest] - 1, sum - 1
+  end
+end
+
+local function cut(text, size)
+  if width(text) <= size then return text end
+  return text:sub(1, (utf8.offset(text, size) or size) - 1) .. "…"
 end
 
 local function cells_of(columns, row)
@@ -92,7 +161,21 @@ local function cells_of(columns, row)
   return cells
 end
 
---- Writes an aligned table. Columns: {title, get, right = true|nil}.
+-- A line of a table; `row` nil: of titles.
+local function table_line(columns, sizes, cells, row)
+  local painted = {}
+  for i, column in ipairs(columns) do
+    local text, colour = cut(cells[i], sizes[i]), "bold"
+    if row then colour = column.colour and column.colour(row) end
+    local blanks = (" "):rep(sizes[i] - width(text))
+    text = text ~= "" and output.paint(text, colour) or text
+    painted[i] = column.right and blanks .. text or text .. blanks
+  end
+  return (table.concat(painted, (" "):rep(GAP)):gsub(" +$", ""))
+end
+
+--- Writes an aligned table. Columns: {title, get, right = true|nil, colour = nil or a function of the
+-- row}; texts stand left, and are cut where a terminal is too narrow.
 function output.table(columns, rows)
   local lines, sizes = { {} }, {}
   for i, column in ipairs(columns) do lines[1][i] = column.title end
@@ -101,16 +184,20 @@ function output.table(columns, rows)
     sizes[i] = 0
     for _, cells in ipairs(lines) do sizes[i] = math.max(sizes[i], width(cells[i])) end
   end
-  for _, cells in ipairs(lines) do
-    for i, column in ipairs(columns) do cells[i] = pad(cells[i], sizes[i], column.right) end
-    output.line((table.concat(cells, "  "):gsub(" +$", "")))
-  end
+  local room = columns_of_stdout()
+  if room then fit(columns, sizes, room) end
+  for i, cells in ipairs(lines) do output.line(table_line(columns, sizes, cells, rows[i - 1])) end
 end
 
 --- A column that shows a field; numbers stand right.
 function output.column(title, key, right)
   return { title = title, get = function(row) return row[key] end, right = right }
 end
+
+local STATES <const> = { running = "green", dead = "red", waiting = "yellow" }
+
+--- The colour of a job's state.
+function output.state_colour(row) return STATES[row.state] end
 
 -- ------------------------------------------------------------------ progress
 
@@ -132,7 +219,7 @@ end
 ---@return table progress show(count, part), clear() before something else is written, finish()
 function output.progress(noun, total)
   local columns = core.terminal(2)
-  if not columns or (os.getenv "TERM" or "dumb") == "dumb" then return NONE end
+  if not columns or is_dumb() then return NONE end
   local began, shown, visible = core.clock(), 0, false
   local self = {}
   function self.show(count, part)

@@ -16,7 +16,8 @@ function push.define(parser)
   command:argument("queue", "Queue name.")
   command:argument("name", "Name of the job: which handler runs it. Default with --lines: as each line says.")
     :args "?"
-  command:argument("json", 'Payload, JSON; "-" reads it from stdin.'):default "null"
+  command:argument("payload", 'JSON; "-" reads it from stdin.'):default "null"
+  command:flag("--json", "Print JSON.")
   command:flag("--lines", 'Read JSON Lines: each is a payload, or without NAME an object, {"name": "email.send", '
     .. '"payload": {"to": 7}, "delay": "5m"}, with options as of db:push. Ids are printed in the order of the lines.')
   command:flag("--skip-bad", "With --lines: say which lines are bad, and push the rest. Without it the first bad line "
@@ -155,10 +156,13 @@ local function reject(self, n, message, code)
     output.count(self.pushed, "job"))
 end
 
-local function told(self, ids)
+local function told(self, first, ids, outcomes)
   self.pushed = self.pushed + #ids
   self.progress.clear()
-  output.write(table.concat(ids, "\n"), "\n")
+  if not self.args.json then return output.write(table.concat(ids, "\n"), "\n") end
+  for i, id in ipairs(ids) do
+    output.json { line = self.numbers[first + i - 1], id = id, outcome = outcomes and outcomes[i] or "pushed" }
+  end
 end
 
 --- The ids of a batch. A push that may be written is repeated with its ids, so it is one push.
@@ -181,7 +185,7 @@ end
 local function push_range(self, first, last)
   local items = table.move(self.items, first, last, 1, {})
   local ids, message, code = push_batch(self, items)
-  if ids then return told(self, ids) end
+  if ids then return told(self, first, ids, message) end
   if not BLAMED[code] then
     self.progress.finish()
     context.fail(context.exit_of(code), "lines %d to %d: %s (%s); %s pushed before them", self.numbers[first],
@@ -243,19 +247,21 @@ function push.commands.push(args)
   context.check_name("queue name", args.queue, options.MAX_QUEUE)
   if not args.name and not args.lines then context.fail(context.USAGE, "missing argument 'name'") end
   if args.name then context.check_name("job name", args.name, options.MAX_NAME) end
-  if args.json == "null" and args.name and args.name:find "^[%[{\"]" then
+  if args.payload == "null" and args.name and args.name:find "^[%[{\"]" then
     context.fail(context.USAGE, "push: '%s' is no job's name but a payload; say QUEUE NAME PAYLOAD", args.name)
   end
   if args.skip_bad and not args.lines then context.fail(context.USAGE, "--skip-bad wants --lines") end
   local given = push_options(args)
-  if args.lines and args.json ~= "null" then
+  if args.lines and args.payload ~= "null" then
     context.fail(context.USAGE, "--lines reads payloads from stdin; leave out the one behind the name")
   end
   if args.lines then return push_lines(args, given) end
-  local payload = context.json(args.json, "the payload")
+  local payload = context.json(args.payload, "the payload")
   local db <close> = context.connect(args)
   local queue = context.must(db:queue(args.queue))
-  output.line(tostring(context.must(queue:push(args.name, payload, given))))
+  local id, outcome = context.must(queue:push(args.name, payload, given))
+  if args.json then return output.json { id = id, outcome = outcome or "pushed" } end
+  output.line(tostring(id))
 end
 
 return push

@@ -38,10 +38,12 @@ function queues.define(parser)
     command:option("--name", "Jobs of these names, whatever their queue. Default: none."):args "+":count "*"
     command:flag("--all", "Every queue, adopted tables and queues made later among them.")
     command:flag("--tree", "Jobs are always meant with all below them.")
+    command:flag("--json", "Print JSON.")
   end
   local remove = parser:command("remove-queue", "Remove queues that nothing needs, with their pauses. "
     .. "Their history stays, and the next push makes a queue anew.")
   remove:argument("queue", "Queue names."):args "+"
+  remove:flag("--json", "Print JSON.")
   local tune = parser:command("tune", "Change how many workers a host has, until it ends; or how fast an adopted table "
     .. "is worked on, everywhere.")
   tune:argument("table", "Only with --rate: an adopted table."):args "?"
@@ -50,6 +52,7 @@ function queues.define(parser)
   tune:option("--workers", "The worker processes of the host. A busy one that is too many finishes its job. "
     .. "Default at first: as `work` was told.")
     :argname "N":convert(context.integer)
+  tune:flag("--json", "Print JSON.")
   local rescue = parser:command("rescue", "Give back the jobs of hosts and programs that died. "
     .. "Living hosts do it by themselves; this is for cron where none may live.")
   rescue:option("--wait", "How long to take to be sure of their death.", "2s")
@@ -68,10 +71,11 @@ local QUEUE_COLUMNS = {
   { title = "SCHEDULED", get = count_of "scheduled", right = true },
   { title = "RUNNING", get = count_of "running", right = true },
   { title = "WAITING", get = count_of "waiting", right = true },
-  { title = "DEAD", get = count_of "dead", right = true },
+  { title = "DEAD", get = count_of "dead", right = true, colour = function(row) return row.dead > 0 and "red" end },
   { title = "OLDEST", get = function(row) return output.span(row.oldest) end, right = true },
   { title = "NEXT DUE", get = function(row) return output.span(row.next) end, right = true },
-  { title = "", get = function(row) return row.paused and "paused" or "" end },
+  { title = "", get = function(row) return row.paused and "paused" or "" end,
+    colour = function() return "yellow" end },
 }
 
 --- "4, 2 busy, 1 leaving": workers that take jobs, that run one, that take no more.
@@ -251,23 +255,21 @@ function commands.status(args)
 end
 
 --- A queue, which an adopted table is, too.
-local function pause_queue(db, name, paused)
+local function pause_queue(db, told, name, paused)
   local near = context.near_queue(db, name) -- before `pause` makes the queue
   local ok, message, code = db._handle:pause(name, paused)
-  if ok then
-    output.line(("%s %s"):format(name, paused and "paused" or "resumed"))
-    if near then context.complain("there was no queue '%s' before%s", output.one_line(name, 64), context.tip(near)) end
-    return true
-  end
-  context.report_failure(output.one_line(name, 64), message .. context.tip(near), code)
+  local shown, row = output.one_line(name, 64), { queue = name, paused = paused }
+  if not ok then return told.failed(row, shown, message .. context.tip(near), code) end
+  told.done(row, ("%s %s"):format(name, paused and "paused" or "resumed"))
+  if near then context.complain("there was no queue '%s' before%s", shown, context.tip(near)) end
 end
 
-local function pause_job(db, id, paused)
+local function pause_job(db, told, id, paused)
   local verb = paused and db.pause or db.resume
   local n, message, code = verb(db, id)
-  if n then output.line(("%d: %s %s"):format(id, output.count(n, "job"), paused and "paused" or "resumed")) end
-  if n then return true end
-  context.report_failure(tostring(id), message, code)
+  local row = { id = id, paused = paused, jobs = n }
+  if not n then return told.failed(row, tostring(id), message, code) end
+  told.done(row, ("%d: %s %s"):format(id, output.count(n, "job"), paused and "paused" or "resumed"))
 end
 
 -- Queue names, job ids and names of jobs apart.
@@ -293,47 +295,43 @@ local function sort_out(args)
 end
 
 --- Jobs of a name; nil: every queue.
-local function pause_name(db, name, paused)
+local function pause_name(db, told, name, paused)
   local what = name and "jobs named " .. output.one_line(name, 100) or "every queue"
   local changed, message, code = pauses.set(db._handle, name, paused)
-  if changed == nil then
-    context.report_failure(what, message, code)
-  elseif changed then
-    output.line(("%s: %s"):format(what, paused and "paused" or "resumed"))
-  else
-    output.line(("%s: %s"):format(what, paused and "paused before" or "not paused"))
-  end
-  return changed ~= nil
+  local row = { name = name, all = not name or nil, paused = paused, changed = changed }
+  if changed == nil then return told.failed(row, what, message, code) end
+  local text = changed and (paused and "paused" or "resumed") or paused and "paused before" or "not paused"
+  told.done(row, ("%s: %s"):format(what, text))
 end
 
 local function set_paused(paused)
   return function(args)
     local queue_names, ids, names = sort_out(args)
     local db <close> = context.connect(args)
-    local failed = false
-    for _, name in ipairs(queue_names) do failed = not pause_queue(db, name, paused) or failed end
-    for _, id in ipairs(ids) do failed = not pause_job(db, id, paused) or failed end
-    for _, name in ipairs(names) do failed = not pause_name(db, name, paused) or failed end
-    if args.all then failed = not pause_name(db, nil, paused) or failed end
-    return failed and context.FAILURE or 0
+    local told = output.outcomes(args)
+    for _, name in ipairs(queue_names) do pause_queue(db, told, name, paused) end
+    for _, id in ipairs(ids) do pause_job(db, told, id, paused) end
+    for _, name in ipairs(names) do pause_name(db, told, name, paused) end
+    if args.all then pause_name(db, told, nil, paused) end
+    return told.finish()
   end
 end
 
 commands["remove-queue"] = function(args)
   for _, name in ipairs(args.queue) do context.check_name("queue name", name, options.MAX_QUEUE) end
   local db <close> = context.connect(args)
-  local exit = 0
+  local told = output.outcomes(args)
   for _, name in ipairs(args.queue) do
     local ok, message, code = db:remove_queue(name)
+    local shown = output.one_line(name, 64)
     if ok then
-      output.line(("%s removed"):format(output.one_line(name, 64)))
+      told.done({ queue = name }, ("%s removed"):format(shown))
     else
       local near = code == "NOT_FOUND" and context.near_queue(db, name)
-      exit = context.FAILURE
-      context.report_failure(output.one_line(name, 64), message .. context.tip(near), code)
+      told.failed({ queue = name }, shown, message .. context.tip(near), code)
     end
   end
-  return exit
+  return told.finish()
 end
 
 --- Mends jobs in no place, or in a wrong one: it looks twice, half a minute apart.
@@ -366,6 +364,7 @@ local function tune_host(args)
   if not args.workers then context.fail(context.USAGE, "give --workers") end
   local db <close> = context.connect(args)
   local now = context.must(db:tune_host(args.host, args.workers))
+  if args.json then return output.json(now) end
   output.line(("host %d (pid %d on %s): %s, before %d"):format(now.id, now.pid, output.one_line(now.host, 40),
     output.count(now.workers, "worker"), now.was))
 end
@@ -378,6 +377,7 @@ function commands.tune(args)
   rate = context.checked(admin.TUNE.rate, rate, "--rate")
   local db <close> = context.connect(args)
   context.must(admin.tune(db._handle, args.table, { rate = rate }))
+  if args.json then return output.json { table = args.table, rate = rate } end
   output.line(args.table .. " tuned")
 end
 

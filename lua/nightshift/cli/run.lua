@@ -167,7 +167,18 @@ local function verdict_line(verdict)
   return verdict.kind .. (verdict.error and ": " .. verdict.error or "")
 end
 
+local function verdict_row(task, verdict)
+  local row = { id = task.id, name = task.name, verdict = verdict.kind, delay = verdict.delay, signal = verdict.signal,
+    error = verdict.error, result = verdict.result, kept = verdict.state }
+  for i, child in ipairs(verdict.children or {}) do
+    row.children = row.children or core.array {}
+    row.children[i] = { id = child.id, name = child.name, payload = core.decode(child.json) }
+  end
+  return row
+end
+
 local function show(self, task, verdict)
+  if self.args.json then return output.json(verdict_row(task, verdict)) end
   local whose = task == self.top and "" or ("%s %d: "):format(task.name, task.id)
   if verdict.raised then
     if task ~= self.top then tell("%s raised: %s", task.name, verdict.error) end
@@ -296,6 +307,7 @@ function run.define(parser)
     .. "Default: they are run here."):argname "JSON"
   command:option("--signal", "What it is sent: to its wait for a signal, or, with --phase, to this run; JSON. "
     .. "Default: it is not sent."):argname "JSON"
+  command:flag("--json", "Print JSON: a line for each verdict, and one for the end of the job.")
   command:option("--polls", "How many polls there were.", "0"):argname "N":convert(context.integer)
   command:option("--attempt", "Which attempt this is.", "1"):argname "N":convert(context.integer)
 end
@@ -334,7 +346,7 @@ local function made_up(args)
   context.checked(ATTEMPT, args.attempt, "--attempt")
   local function json(text, what) return text and json_text(context.json(text, what)) end
   return {
-    id = 1, name = args.name, json = json(args.json, "the payload"), state = json(args.state, "--state"),
+    id = 1, name = args.name, json = json(args.payload, "the payload"), state = json(args.state, "--state"),
     signal = args.phase > 0 and json(args.signal, "--signal") or nil, phase = args.phase, polls = args.polls,
     attempt = args.attempt, results = results_of(args.results), given = args.results ~= nil,
   }
@@ -359,7 +371,7 @@ local function sort_out(args)
     context.fail(context.USAGE, "with --script run wants NAME [JSON] alone")
   end
   if at == 2 then args.script = { words[1] } end
-  args.name, args.json = words[at], words[at + 1] or "null"
+  args.name, args.payload = words[at], words[at + 1] or "null"
 end
 
 function run.commands.run(args)
@@ -368,12 +380,15 @@ function run.commands.run(args)
   local signal = args.signal and args.phase == 0 and json_text(context.json(args.signal, "--signal")) or nil
   local ended = drive(args, find_handlers(args), task, signal)
   if ended.raised then context.fail(context.FAILURE, "%s raised: %s", args.name, output.safe(ended.error)) end
-  if ended.outcome == "waiting" then
+  if args.json then
+    output.json { id = task.id, name = task.name, outcome = ended.outcome, reason = ended.reason, error = ended.error,
+      result = ended.result and core.decode(ended.result) }
+  elseif ended.outcome == "waiting" then
     output.line(("waiting; go on with --phase %d --signal JSON%s"):format(task.phase + 1,
       task.state and " --state " .. output.safe(task.state) or ""))
   end
   if ended.outcome ~= "dead" then return 0 end
-  if ended.reason ~= "failed" and ended.reason ~= "discarded" then
+  if not args.json and ended.reason ~= "failed" and ended.reason ~= "discarded" then
     output.line("dead: " .. ended.reason .. (ended.error and ": " .. output.safe(ended.error) or ""))
   end
   return context.FAILURE

@@ -68,13 +68,13 @@ end
 
 local DID = { pause = "paused", resume = "resumed", remove = "removed" }
 
---- Does the verb to one; false: it failed.
-local function change(db, verb, name)
+--- Does the verb to one.
+local function change(db, told, verb, name)
   local done, message, code = db["schedule_" .. verb](db, name)
-  if done then output.line(DID[verb] and ("%s %s"):format(name, DID[verb]) or tostring(done)) end
-  if done then return true end
-  context.report_failure(output.one_line(name, 64), message, code)
-  return false
+  local row = { name = name }
+  if not done then return told.failed(row, output.one_line(name, 64), message, code) end
+  if not DID[verb] then row.id = done end
+  told.done(row, DID[verb] and ("%s %s"):format(name, DID[verb]) or tostring(done))
 end
 
 function schedules.commands.schedules(args)
@@ -82,9 +82,9 @@ function schedules.commands.schedules(args)
   if #args.name == 0 then context.fail(context.USAGE, "give the name of a schedule to %s", args.verb) end
   for _, name in ipairs(args.name) do context.check_name("schedule name", name, options.MAX_NAME) end
   local db <close> = context.connect(args)
-  local failed = false
-  for _, name in ipairs(args.name) do failed = not change(db, args.verb, name) or failed end
-  return failed and context.FAILURE or 0
+  local told = output.outcomes(args)
+  for _, name in ipairs(args.name) do change(db, told, args.verb, name) end
+  return told.finish()
 end
 
 return schedules

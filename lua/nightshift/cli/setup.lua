@@ -21,7 +21,9 @@ local commands = setup.commands
 function setup.define(parser)
   local init = parser:command("init", "Create Nightshift's tables in the database.")
   init:flag("--print", "Print the SQL instead, ready for the mariadb client.")
-  parser:command("migrate", "Upgrade the tables to this version of Nightshift, and make the procedures anew.")
+  local upgrade = parser:command("migrate", "Upgrade the tables to this version of Nightshift, and make the "
+    .. "procedures anew.")
+  for _, command in ipairs { init, upgrade } do command:flag("--json", "Print JSON.") end
   local doctor = parser:command("doctor", "Check server, tables, account, machine and jobs; say what to do.")
   doctor:flag("--json", "Print JSON.")
   doctor:option("--grants", "Print the SQL that grants a role what it needs. Default of ROLE: all roles.")
@@ -35,6 +37,7 @@ function setup.define(parser)
     retain:option("--" .. outcome .. "-count",
       'Keep so many of the queue, the newest; "never": delete none by number; "default". Default: as before.')
   end
+  retain:flag("--json", "Print JSON.")
   local rules = parser:command("retention", "Show how long ended jobs are kept.")
   rules:flag("--json", "Print JSON.")
   local prune = parser:command("prune", "Delete the history of finished jobs now: what `retain` does not keep.")
@@ -44,6 +47,7 @@ function setup.define(parser)
     :convert(context.id)
   adopt.define_prune(prune)
   prune:flag("--yes", "Do it; without this only the number is shown.")
+  prune:flag("--json", "Print JSON.")
   local version = parser:command("version", "Show versions of program, tables and server.")
   version:flag("--json", "Print JSON.")
 end
@@ -78,6 +82,7 @@ end
 local function migrate(args)
   local handle <close> = context.connect(args, { no_schema = true })
   local before, now = context.must(handle:migrate())
+  if args.json then return output.json { was = before, version = now } end
   if before == now then
     output.line(("the tables are of version %d already; procedures and views were made anew"):format(now))
   elseif before == 0 then
@@ -118,9 +123,12 @@ local function print_grants(role, user)
   end
 end
 
+local COLOURS <const> = { ok = "green", note = "bold", warn = "yellow", fail = "red" }
+
 local function print_finding(f)
   local fix = f.fix and "  → " .. f.fix or ""
-  output.line(("%-4s  %-12s  %s%s"):format(f.status, f.name, output.safe(f.says), output.safe(fix)))
+  local status = output.paint(f.status, COLOURS[f.status]) .. (" "):rep(4 - #f.status)
+  output.line(("%s  %-12s  %s%s"):format(status, f.name, output.safe(f.says), output.safe(fix)))
   io.stdout:flush() -- the next one may take its time
 end
 
@@ -178,6 +186,12 @@ local function rule_columns()
   return columns
 end
 
+local function print_rules(args, db)
+  local list = context.must(db:retention())
+  if not args.json then return output.table(rule_columns(), list) end
+  output.json_list(list)
+end
+
 function commands.retain(args)
   local given = {}
   for _, outcome in ipairs(retention.OUTCOMES) do
@@ -191,20 +205,23 @@ function commands.retain(args)
   if next(given) == nil then context.fail(context.USAGE, "say what is kept: --done, --dead, --dead-count, …") end
   local db <close> = context.connect(args)
   context.must(db:retain(args.queue, given))
-  output.table(rule_columns(), context.must(db:retention()))
+  print_rules(args, db)
 end
 
 function commands.retention(args)
   local db <close> = context.connect(args)
-  local list = context.must(db:retention())
-  if not args.json then return output.table(rule_columns(), list) end
-  output.json_list(list)
+  print_rules(args, db)
 end
 
 local function age(text, what)
   if not text then return nil end
   if text == "never" then return -1 end
   return context.checked(options.duration, text, what)
+end
+
+local function print_deleted(args, n)
+  if args.json then return output.json { deleted = n } end
+  output.line(n > 0 and "deleted " .. output.count(n, "job") or "nothing to delete")
 end
 
 local function prune_tree(args)
@@ -214,7 +231,7 @@ local function prune_tree(args)
     context.fail(context.USAGE, "the history of job %d and of all below it would be deleted; add --yes to do it",
       args.tree)
   end
-  output.line("deleted " .. output.count(context.must(handle:prune { tree = args.tree }), "job"))
+  print_deleted(args, context.must(handle:prune { tree = args.tree }))
 end
 
 --- Is there anything to delete? Without --yes it says how much, and ends. Rules by number, or of
@@ -238,9 +255,9 @@ function commands.prune(args)
   if args.tree then return prune_tree(args) end
   local given = { done = age(args.done, "--done"), dead = age(args.dead, "--dead") }
   local db <close> = context.connect(args)
-  if not check_prunable(args, db._handle, given) then return output.line "nothing to delete" end
+  if not check_prunable(args, db._handle, given) then return print_deleted(args, 0) end
   local deleted = context.must(db._handle:prune(given.done or retention.BY_RULE, given.dead or retention.BY_RULE, 0))
-  output.line("deleted " .. output.count(deleted, "job"))
+  print_deleted(args, deleted)
 end
 
 -- ------------------------------------------------------------------- version

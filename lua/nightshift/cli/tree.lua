@@ -22,6 +22,7 @@ function tree.define(parser)
   deadline:argument("id", "Job id."):convert(context.id)
   deadline:argument("time", 'From now: seconds, a text like "2h", or "never".')
   tree.define_flag(deadline)
+  deadline:flag("--json", "Print JSON.")
 end
 
 -- -------------------------------------------------------------------- reading
@@ -222,11 +223,11 @@ local COUNTED = {
   deleted = function(p) return p.total end,
 }
 
---- `done` is the word for the jobs, "cancelled"; `verb` gets an id and gives how many there
--- were. A verb that cannot be undone wants --yes.
-function tree.each(db, ids, done, yes, verb)
-  local exit = 0
-  if COUNTED[done] and not yes then
+--- On the trees of args.id. `done` is the word for the jobs, "cancelled"; `verb` gets an id and gives
+-- how many there were. A verb that cannot be undone wants --yes.
+function tree.each(db, args, done, verb)
+  local ids, told = args.id, output.outcomes(args)
+  if COUNTED[done] and not args.yes then
     local sum = 0
     for _, id in ipairs(ids) do sum = sum + COUNTED[done](context.must(db:progress(id))) end
     context.fail(context.USAGE, "%s would be %s; add --yes to do it", output.count(sum, "job"), done)
@@ -234,32 +235,28 @@ function tree.each(db, ids, done, yes, verb)
   for _, id in ipairs(ids) do
     local n, message, code = verb(id)
     if n then
-      output.line(("%d: %s %s"):format(id, output.count(n, "job"), done))
+      told.done({ id = id, jobs = n }, ("%d: %s %s"):format(id, output.count(n, "job"), done))
     else
-      exit = context.FAILURE
-      context.report_failure(tostring(id), message, code)
+      told.failed({ id = id }, tostring(id), message, code)
     end
   end
-  return exit
-end
-
---- Runs one verb on one job, or on its tree.
-local function on_one(args, done, verb)
-  local db <close> = context.connect(args)
-  local opts = { tree = args.tree }
-  if args.tree then
-    return tree.each(db, { args.id }, done, true, function(id) return verb(db, id, opts) end)
-  end
-  context.must(verb(db, args.id, opts))
-  output.line(("%d %s"):format(args.id, done))
+  return told.finish()
 end
 
 function commands.deadline(args)
   local time = args.time
   if time == "never" then time = false else context.checked(options.duration, time, "the time") end
-  return on_one(args, time and "with a deadline in " .. time or "without a deadline", function(db, id, opts)
-    return db:deadline(id, time, opts)
-  end)
+  local done = time and "with a deadline in " .. time or "without a deadline"
+  local db <close> = context.connect(args)
+  if args.tree then
+    return tree.each(db, { id = { args.id }, json = args.json }, done, function(id)
+      return db:deadline(id, time, { tree = true })
+    end)
+  end
+  context.must(db:deadline(args.id, time))
+  local told = output.outcomes(args)
+  told.done({ id = args.id }, ("%d %s"):format(args.id, done))
+  return told.finish()
 end
 
 return tree
