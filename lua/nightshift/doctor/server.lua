@@ -261,7 +261,7 @@ function checks.statements(seen)
   local found = ("%d of %d prepared statements are open"):format(used, limit)
   if used > 0.8 * limit then
     return "warn", found .. ": programs get error 1461 when there are no more",
-      ("SET GLOBAL max_prepared_stmt_count=%d, and in my.cnf: a host keeps at most 50, a handle 8; find who keeps the "
+      ("SET GLOBAL max_prepared_stmt_count=%d, and in my.cnf: a host keeps at most 50, a handle 9; find who keeps the "
       .. "rest"):format(math.max(16382, 2 * limit)), used
   end
   return "ok", found, nil, used
