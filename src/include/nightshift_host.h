@@ -63,6 +63,9 @@ typedef struct ns_counters {
 
 ns_counters ns_count(const ns_db *db);
 
+/* How many connections this process has, of all its handles. From any thread. */
+size_t ns_connections(void);
+
 /* Version of the client library, "3.3.14"; static. */
 const char *ns_client_version(void);
 
