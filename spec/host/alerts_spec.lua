@@ -297,7 +297,7 @@ tests:
     local before = scrape()
     local meanwhile = provoke("crashes", 5, "nightshift_jobs_finished_total{", 'outcome="crashed"',
       value(before, "nightshift_jobs_finished_total{", 'outcome="crashed"') + 5)
-    h:wait_line "event=worker.died"
+    h:wait_line "event=job.crashed .*Killed"
     assert.equal(0, (proc.nightshift({ "pause", "--name", "crashes" }, url)))
     check("NightshiftWorkersCrash", before, meanwhile, meanwhile)
     host.stop(h)
