@@ -616,6 +616,18 @@ describe("on a terminal", function()
     assert.is_nil(run({ "jobs" }, url, { env = env }).out:find("\27", 1, true))
   end)
 
+  it("verbs on many jobs, and on rows of a table, say how far they are", function()
+    local many = db.fresh()
+    local handle <close> = assert(nightshift.open(many))
+    local items = {}
+    for i = 1, 5000 do items[i] = { "n", i } end
+    assert(handle:queue "crowd":push_many(items))
+    local env = { NIGHTSHIFT_URL = many, TERM = "xterm" }
+    local text = typed(proc.program .. " cancel --queue crowd --yes --rate 9000", env)
+    assert.matches("\r%[#* *%] +%d+%%  [%d,]+ jobs  [%d,]+/s  [%d.]+%l* left\27%[K", text)
+    assert.matches("\r\27%[K5000 jobs cancelled\n$", text)
+  end)
+
   it("push --lines says how far it is, with the time that is left when stdin is a file", function()
     local lines = {}
     for i = 1, 20000 do lines[i] = ("%d"):format(i) end

@@ -25,6 +25,7 @@ help.EXAMPLES = {
   adopt = { "adopt orders.lua", "adopt orders.lua --drain-into orders --yes" },
   push = { [[push mail email.send '{"to": "a@example.com"}' --delay 5m]],
     "push reports daily --unique nightly --on-conflict keep", "push files file.size - < payload.json",
+    "push mail report.send --after 4711 --on-fail run",
     "push mail email.send --lines < payloads.jsonl" },
   jobs = { "jobs --queue mail --state dead --since 2h", "jobs --name email.send --limit 500 --json" },
   errors = { "errors --since 1d", "errors --queue mail --json" },

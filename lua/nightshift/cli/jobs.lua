@@ -217,6 +217,8 @@ function commands.jobs(args)
   if #list == 0 then context.suggest_queue(db, args.queue) end
   if more and more.looked then
     context.complain("looked at %d jobs, down to id %d; --after %d goes on", more.looked, more.after, more.after)
+  elseif more and not args.json then
+    context.complain("there are more than these %d: --after %d goes on, --limit shows more at once", #list, more.after)
   end
 end
 
@@ -351,6 +353,18 @@ local function found_none(db, args, queue)
   context.suggest_queue(db, queue)
 end
 
+--- The verb on all jobs of a filter; a terminal is told how far it is.
+local function run_told(db, name, checked)
+  local progress = output.progress("jobs")
+  if progress.active then
+    progress = output.progress("jobs", context.must(many.count(db._handle, name, checked)))
+  end
+  checked.told = progress.show
+  local counts, message, code = many.run(db._handle, name, checked)
+  progress.finish()
+  return counts, message, code
+end
+
 --- A verb on the jobs of a filter, once their number has been seen. `what`: of update.
 local function on_filter(db, args, name, given, done, what)
   given.rate = args.rate
@@ -361,7 +375,7 @@ local function on_filter(db, args, name, given, done, what)
     if n == 0 then return found_none(db, args, given.queue) end
     context.fail(context.USAGE, "%s would be %s; add --yes to do it", output.count(n, "job"), done)
   end
-  local counts = context.must(many.run(db._handle, name, checked))
+  local counts = context.must(run_told(db, name, checked))
   if counts.found == 0 then return found_none(db, args, given.queue) end
   if args.json then
     output.json { found = counts.found, changed = counts.changed, refused = counts.refused }

@@ -204,7 +204,7 @@ function output.state_colour(row) return STATES[row.state] end
 local EVERY <const> = 0.2 -- s between two looks of a line of progress
 local BAR <const> = 20 -- columns
 
-local NONE <const> = { show = function() end, clear = function() end, finish = function() end }
+local NONE <const> = { active = false, show = function() end, clear = function() end, finish = function() end }
 
 --- "12,345,678"
 function output.thousands(n)
@@ -216,12 +216,13 @@ end
 -- There is none unless stderr is a terminal that can clear a line.
 ---@param noun string "jobs"
 ---@param total integer|nil of what `show` gets behind the count, or of the count itself
----@return table progress show(count, part), clear() before something else is written, finish()
+---@return table progress active: it is seen; show(count, part), clear() before something else is
+-- written, finish()
 function output.progress(noun, total)
   local columns = core.terminal(2)
   if not columns or is_dumb() then return NONE end
   local began, shown, visible = core.clock(), 0, false
-  local self = {}
+  local self = { active = true }
   function self.show(count, part)
     local now = core.clock()
     if now - shown < EVERY then return end

@@ -25,6 +25,12 @@ function push.define(parser)
   command:option("--delay", 'Run it this much later: seconds, or a text like "5m". Default: now.'):argname "TIME"
   command:option("--at", "Run it then, like 2030-01-31T12:00:00Z. Default: now."):argname "INSTANT"
   command:option("--tag", "A tag; up to 16. Default: none."):count "*"
+  command:option("--after", "Id of a job that has to end first; more than once. Default: none."):argname "ID"
+    :count "*":convert(context.id)
+  command:option("--on-fail", "With --after: when one of those fails, cancel this one, or run it. Default: cancel.")
+    :choices { "cancel", "run" }
+  command:option("--parent", "Id of a live job that this is a child of. Default: none."):argname "ID"
+    :convert(context.id)
   command:option("--priority", "0 to 255, higher first. Default: 100."):argname "N":convert(context.integer)
   command:option("--decay", "Priority it loses with each return that is no end, 0 to 255. Default: 8.")
     :argname "N":convert(context.integer)
@@ -61,6 +67,8 @@ local function push_options(args)
     context.checked(options.PUSH.tags, args.tag, "--tag")
     given.tags = args.tag
   end
+  given.after, given.on_fail, given.parent = #args.after > 0 and args.after or nil, args.on_fail, args.parent
+  if args.on_fail and not given.after then context.fail(context.USAGE, "--on-fail wants --after") end
   if args.at and args.delay then context.fail(context.USAGE, "give either --at or --delay") end
   for _, key in ipairs { "on_conflict", "unique_period" } do
     if args[key] and not given.unique then
