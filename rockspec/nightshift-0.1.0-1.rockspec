@@ -50,6 +50,7 @@ build = {
     BINDIR = "$(BINDIR)",
     LUADIR = "$(LUADIR)",
     LIBDIR = "$(LIBDIR)",
+    UNITDIR = "", -- a rock has no service
   },
 }
 test = { type = "command", command = "make test" }

@@ -12,12 +12,16 @@
 #include <mysql.h>
 #include <poll.h>
 #include <signal.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/inotify.h>
 #include <sys/prctl.h>
+#include <sys/ptrace.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -425,6 +429,44 @@ static int l_definitions(lua_State *L) {
   return 1;
 }
 
+/* ------------------------------------------------------- datagrams, threads */
+
+/* datagrams(name) -> the descriptor of a socket that gets them; "@name": an abstract one. */
+static int l_datagrams(lua_State *L) {
+  size_t n;
+  const char *name = luaL_checklstring(L, 1, &n);
+  struct sockaddr_un at = {.sun_family = AF_UNIX};
+  int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  luaL_argcheck(L, n < sizeof at.sun_path, 1, "too long");
+  memcpy(at.sun_path, name, n);
+  if (name[0] == '@')
+    at.sun_path[0] = '\0';
+  if (bind(fd, (struct sockaddr *)&at, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + n)) != 0)
+    return fail(L, name);
+  lua_pushinteger(L, fd);
+  return 1;
+}
+
+/* datagram(fd) -> the next one; nil: none has come. */
+static int l_datagram(lua_State *L) {
+  char text[4096];
+  ssize_t n = recv((int)luaL_checkinteger(L, 1), text, sizeof text, 0);
+  if (n < 0)
+    return fail(L, "recv");
+  lua_pushlstring(L, text, (size_t)n);
+  return 1;
+}
+
+/* hold(thread) stops one thread of another process; hold(thread, false) lets it go on. */
+static int l_hold(lua_State *L) {
+  pid_t thread = (pid_t)luaL_checkinteger(L, 1);
+  if (lua_gettop(L) > 1)
+    return done(L, ptrace(PTRACE_DETACH, thread, NULL, NULL) == 0, "ptrace");
+  return done(L, ptrace(PTRACE_SEIZE, thread, NULL, NULL) == 0 &&
+                     ptrace(PTRACE_INTERRUPT, thread, NULL, NULL) == 0 &&
+                     waitpid(thread, NULL, __WALL) == thread, "ptrace");
+}
+
 /* ------------------------------------------------------------------- SQL */
 
 /* Adds the rows of a result: columns between tabs, a newline behind each row. */
@@ -508,6 +550,9 @@ static const luaL_Reg functions[] = {{"spawn", l_spawn},
                                      {"sql", l_sql},
                                      {"remove", l_remove},
                                      {"definitions", l_definitions},
+                                     {"datagrams", l_datagrams},
+                                     {"datagram", l_datagram},
+                                     {"hold", l_hold},
                                      {NULL, NULL}};
 
 int luaopen_nst(lua_State *L) {

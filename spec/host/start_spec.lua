@@ -444,6 +444,146 @@ describe("the processes of a host", function()
   end)
 end)
 
+-- What a host tells the service manager that has started it, by the socket that systemd names.
+describe("a service manager", function()
+  local url, handle, q, socket, name
+
+  with_database(function(...) handle, q, url = ... end)
+
+  after_each(function() nst.close(socket) end)
+
+  -- A socket of ours, and what the environment says of it.
+  local function listen(at, more)
+    name = at or fixture.dir() .. "/notify"
+    socket = assert(nst.datagrams(name))
+    local env = more or {}
+    env.NOTIFY_SOCKET = name
+    return env
+  end
+
+  -- The next datagram with this text, at its beginning.
+  local function hear(text, timeout)
+    return eventually(function()
+      local said = nst.datagram(socket)
+      while said do
+        if said:find(text, 1, true) == 1 then return said end
+        said = nst.datagram(socket)
+      end
+    end, timeout)
+  end
+
+  -- How many beats come in a time; the ones that have come already do not count.
+  local function beats(seconds)
+    while nst.datagram(socket) do end
+    nst.sleep(seconds)
+    local n, said = 0, nst.datagram(socket)
+    while said do
+      n = n + (said:find("WATCHDOG=1", 1, true) == 1 and 1 or 0)
+      said = nst.datagram(socket)
+    end
+    return n
+  end
+
+  local function write(path, text)
+    local file <close> = assert(io.open(path, "w"))
+    file:write(text)
+  end
+
+  for kind, at in pairs { path = false, abstract = ("@nightshift-%d"):format((nst.ids())) } do
+    it("is told when the host is ready, reads its scripts, and ends: " .. kind, function()
+      local go, done = fixture.dir() .. "/go", fixture.dir() .. "/done"
+      local h = host.spawn(url, ("while not io.open %q do require 'nightshift.core'.sleep(0.01) end\n"):format(go) ..
+        host.holding(done), { "--drain-timeout", "70s" }, listen(at))
+      assert.equal("STATUS=reads its scripts", hear "STATUS=")
+      nst.sleep(0.2)
+      assert.is_nil(nst.datagram(socket)) -- not ready while they are read
+      write(go, "")
+      assert.matches("^READY=1\nSTATUS=2 workers, 0 at work; 0 done, 0 failed$", hear "READY=1")
+      h:wait_line "host.ready"
+
+      local before = nst.clock()
+      h:signal "HUP"
+      local reads = tonumber(hear("RELOADING=1"):match "\nMONOTONIC_USEC=(%d+)\n")
+      assert.is_true(reads >= before * 1e6 - 1 and reads <= nst.clock() * 1e6)
+      assert.is_nil(hear("READY=1"):find "could not")
+      write(h.script, "return {\n hold = = 1 }")
+      h:signal "HUP"
+      hear "RELOADING=1"
+      assert.is_truthy(hear("READY=1"):find("could not read its scripts again: " .. h.script .. ":2:", 1, true))
+
+      assert(q:push "hold")
+      h:wait_line "^holds"
+      h:signal "TERM"
+      local stops = hear "STOPPING=1"
+      local extended = tonumber(stops:match "\nEXTEND_TIMEOUT_USEC=(%d+)\n")
+      assert.is_true(extended > 70e6 and extended < 130e6, stops)
+      assert.is_truthy(stops:find("2 workers, 1 at work", 1, true))
+      write(done, "")
+      assert.equal(0, h:wait())
+    end)
+  end
+
+  it("hears a beat while the claim loop moves, and none while it does not", function()
+    local h = host.start(url, "return { say = function() return 1 end }", nil, listen(nil, { WATCHDOG_USEC = 300000 }))
+    assert.is_true(beats(0.5) >= 2)
+    local thread
+    for path in io.popen(("ls -d /proc/%d/task/*"):format(h.pid)):lines() do
+      if io.open(path .. "/comm"):read "l" == "ns-dispatcher" then thread = tonumber(path:match "%d+$") end
+    end
+    assert(nst.hold(thread))
+    assert.is_true(beats(1) <= 1)
+    assert(nst.hold(thread, false))
+    hear "WATCHDOG=1"
+    local id = assert(q:push "say")
+    eventually(function() return handle:job(id).state == "done" end)
+    assert.is_truthy(hear("WATCHDOG=1\nSTATUS="):find("1 done", 1, true))
+    host.stop(h)
+  end)
+
+  it("hears beats while the database is away or frozen, and the status says so", function()
+    local server = db.server()
+    local h = host.start(server:fresh(), "return {}", nil, listen(nil, { WATCHDOG_USEC = 300000 }))
+    server:freeze()
+    assert.is_true(beats(1) >= 2)
+    server:thaw()
+    server:kill()
+    eventually(function() return hear("STATUS="):find("waits for the database", 1, true) end)
+    assert.is_true(beats(1) >= 2)
+    h:signal "QUIT"
+    hear "STOPPING=1"
+    h:wait()
+  end)
+
+  it("hears no beats that were asked of another process", function()
+    local h = host.start(url, "return {}", nil, listen(nil, { WATCHDOG_USEC = 100000, WATCHDOG_PID = 1 }))
+    hear "READY=1"
+    assert.equal(0, beats(0.3))
+    host.stop(h)
+  end)
+
+  it("is not known to handlers and the programs that they start", function()
+    local h = host.start(url, [[return { look = function()
+      return { io.popen "env":read "a":match "NOTIFY_SOCKET=" or io.popen "env":read "a":match "WATCHDOG_%u+=" or "" }
+    end }]], nil, listen(nil, { WATCHDOG_USEC = 60000000 }))
+    local id = assert(q:push "look")
+    assert.same({ "" }, eventually(function() return handle:job(id).result end))
+    host.stop(h)
+  end)
+
+  it("that has gone costs a line of the log, and nothing else", function()
+    local env = listen()
+    nst.close(socket)
+    nst.remove(name)
+    local h = host.start(url, "return { say = function() return 1 end }", nil, env)
+    h:wait_line 'event=service.unheard error="No such file or directory"'
+    local id = assert(q:push "say")
+    eventually(function() return handle:job(id).state == "done" end)
+    host.stop(h)
+    assert.equal(1, #host.events(h:transcript(), "service.unheard"))
+    socket = assert(nst.datagrams(name)) -- for after_each
+  end)
+end)
+
 -- Signals at bad moments: in the first milliseconds, again and again, and in
 -- the middle of every system call.
 describe("bad moments:", function()
@@ -521,34 +661,52 @@ describe("bad moments:", function()
   end)
 
   describe("a deployment under load", function()
+    -- Version `n` of the scripts: it knows the jobs that version n - 1 knows, and `new n`.
+    local function version(n, ran)
+      return ([[local function note(job)
+        local file <close> = io.open(%q, "a")
+        file:write(job.id, " %d\n")
+        os.execute "sleep 0.002"
+      end
+      local handlers = { note = note }
+      for i = 1, %d do handlers["new " .. i] = note end
+      return handlers]]):format(ran, n, n)
+    end
+
     it("of five hosts, one after the other, loses nothing and runs nothing twice", function()
       local handle <close> = assert(nightshift.open(url))
       local q = handle:queue "q"
       local ran = fixture.file("ran", "")
-      local script = ([[return { note = function(job)
-      local file <close> = io.open(%q, "a")
-      file:write(job.id, "\n")
-      os.execute "sleep 0.002"
-    end }]]):format(ran)
-      local items, ids = {}, {}
-      for i = 1, 100 do items[i] = { "note", i } end
-      local function push() table.move(assert(q:push_many(items)), 1, #items, #ids + 1, ids) end
-      push()
-      local old = host.start(url, script)
-      for i = 1, 5 do
-        push()
-        local new = host.start(url, script)
-        push()
-        eventually(function() return tonumber((sql "SELECT COUNT(*) FROM nightshift_finished")) > i * 20 end, 60)
-        old:signal "TERM"
-        assert.equal(0, old:wait())
-        old = new
+      local ids, least = {}, {}
+      -- A hundred jobs, the last ten of which are for scripts from version `n` on.
+      local function push(n)
+        local items = {}
+        for i = 1, 100 do items[i] = { i > 90 and "new " .. n or "note", i } end
+        for i, id in ipairs(assert(q:push_many(items))) do
+          ids[#ids + 1], least[tostring(id)] = id, i > 90 and n or 0
+        end
+      end
+      push(1)
+      local old = { host.start(url, version(1, ran)), host.start(url, version(1, ran)) }
+      for n = 2, 4 do -- two hosts side by side, replaced one by one
+        push(n) -- programs are deployed first: no old host takes what it does not know
+        for i = 1, 2 do
+          local new = host.start(url, version(n, ran))
+          push(n)
+          eventually(function() return tonumber((sql "SELECT COUNT(*) FROM nightshift_finished")) > n * 40 end, 60)
+          old[i]:signal "TERM"
+          assert.equal(0, old[i]:wait())
+          old[i] = new
+        end
       end
       eventually(function() return sql "SELECT COUNT(*) FROM nightshift_job" == "0" end, 60)
-      old:signal "TERM"
-      assert.equal(0, old:wait())
+      for _, h in ipairs(old) do host.stop(h) end
       local seen = {}
-      for id in io.lines(ran) do seen[id] = (seen[id] or 0) + 1 end
+      for line in io.lines(ran) do
+        local id, by = line:match "^(%d+) (%d)$"
+        seen[id] = (seen[id] or 0) + 1
+        assert.is_true(tonumber(by) >= least[id], id)
+      end
       for _, id in ipairs(ids) do assert.equal(1, seen[tostring(id)], id) end
       assert.equal(tostring(#ids), (sql "SELECT COUNT(*) FROM nightshift_finished WHERE outcome = 'done'"))
       assert.equal("0", sql "SELECT COUNT(*) FROM nightshift_attempt")

@@ -243,6 +243,8 @@ static void reload_scripts(nsh_host *h) {
                        "again when one has ended"), ns_mono_us());
   else if (h->mode == NSH_MODE_DRAINING)
     not_read(h, ns_str("it is about to end"), ns_mono_us());
+  if (h->mode == NSH_MODE_RUNNING)
+    nsh_service_reloading(&h->service, "reads its scripts again");
 }
 
 static void on_stop_signal(nsh_host *h, int sig) {
@@ -320,6 +322,9 @@ static void open_host(nsh_host *h, int seed) {
   nsh_exchange_init(&h->exchange, h->cfg->nreserves + 1, nsh_loop_wake, &h->loop);
   nsh_pool_init(&h->pools, h->cfg, &h->exchange, &h->loop.uv, h->slots, h->wakeup[0]);
   nsh_family_open(&h->family, &h->loop.uv, seed);
+  h->service.arg = h;
+  h->service.on_beat = nsh_mode_beat;
+  nsh_service_open(&h->service, &h->loop.uv);
   nsh_loop_hear_first_signals(&h->loop);
 }
 
@@ -343,6 +348,7 @@ static void close_host(nsh_host *h) {
   nsh_loop_hold_signals(true); /* from here on they are not handled */
   nsh_family_close(&h->family);
   nsh_pool_free(&h->pools);
+  nsh_service_close(&h->service);
   nsh_loop_close(&h->loop);
   nsh_exchange_free(&h->exchange);
   nsh_seed_await(h->seed, h->family.keeper_pid);
@@ -362,6 +368,7 @@ static ns_status start_dispatch(nsh_host *h, ns_err *err) {
 /* From the first handlers to the end; h->code is set. */
 static void run_loop(nsh_host *h) {
   ns_err err;
+  nsh_service_status(&h->service, "reads its scripts");
   nsh_scripts_load(&h->scripts);
   nsh_loop_run(&h->loop);
   if (h->code != NSH_EXIT_OK)
@@ -407,6 +414,7 @@ int nsh_host_run(const nsh_config *cfg, ns_buf *known) {
   h = nsh_alloc(sizeof *h);
   h->cfg = cfg;
   ns_log_setup(cfg->json, NS_LOG_INFO);
+  nsh_service_take(&h->service);
   signal(SIGPIPE, SIG_IGN);
   h->slots = nsh_slots_map(cfg->most_workers);
   nsh_must(h->slots != NULL && nsh_wakeup_make(h->wakeup));

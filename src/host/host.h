@@ -9,6 +9,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <uv.h>
 
 #include "config.h"
@@ -106,6 +108,52 @@ void nsh_loop_wake(void *arg);
 
 /* Closes all handles of the loop. */
 void nsh_loop_close(nsh_loop *l);
+
+/* --------------------------------------------- the service manager: service.c */
+
+/*
+** What the service manager above us is told, by the protocol of sd_notify(3). Without one all of it
+** does nothing. Only the loop's thread uses it.
+**
+** Invariant: no process that the host starts knows of the manager. (Not asserted: a spec reads the
+** environment of a handler.)
+*/
+
+#define NSH_STATUS 400 /* bytes of a status, with the zero at the end */
+
+typedef struct nsh_service {
+  int fd; /* -1: there is no manager */
+  struct sockaddr_un at;
+  socklen_t n;       /* of 'at'; 0: there is no manager */
+  int64_t watchdog;  /* µs between two beats, at most; 0: none are wanted */
+  uint64_t every;    /* ms between two beats */
+  uv_timer_t beat;
+  bool ready, reloading, stopping; /* that it was told so */
+  bool unheard;                    /* the last datagram was not taken */
+  char status[NSH_STATUS];         /* the last that it was told */
+  /* At each beat; 'arg' is the owner's. False: the host does not move at the moment. */
+  void *arg;
+  bool (*on_beat)(void *arg);
+} nsh_service;
+
+/* Reads where the manager is, and takes that out of the environment: before the first fork. */
+void nsh_service_take(nsh_service *s);
+
+/* 'on_beat' is set. To be closed; the timer closes with the loop. */
+void nsh_service_open(nsh_service *s, uv_loop_t *loop);
+void nsh_service_close(nsh_service *s);
+
+/* It is told that the host claims jobs. Then that it reads its scripts again, until it is ready
+** anew. Then that it ends, in 'us' µs at most. A status is one line. */
+void nsh_service_ready(nsh_service *s, const char *status);
+void nsh_service_reloading(nsh_service *s, const char *status);
+void nsh_service_stopping(nsh_service *s, int64_t us, const char *status);
+
+/* The status, when it is another one. */
+void nsh_service_status(nsh_service *s, const char *status);
+
+/* The same, and that the host moves. */
+void nsh_service_beat(nsh_service *s, const char *status);
 
 /* -------------------------------------------- threads with a Lua state: runner.c */
 
@@ -217,6 +265,7 @@ typedef enum nsh_mode {
 typedef struct nsh_host {
   const nsh_config *cfg;
   nsh_loop loop;
+  nsh_service service;
   nsh_slots *slots;
   int wakeup[2]; /* workers write to [1] */
   pid_t seed;
@@ -236,6 +285,7 @@ typedef struct nsh_host {
   bool drained;   /* nothing was left to do */
   bool keeper_gone;
   bool ready; /* host.ready has been logged */
+  unsigned told; /* the service manager: mode and facts as of its last status */
 } nsh_host;
 
 /* Of the scripts that run; absent: no zygote is there to run any. */
@@ -268,6 +318,10 @@ void nsh_mode_exit(int code);
 
 /* After every event: is it time for the next mode? Sets the timer of the loop. */
 void nsh_mode_check(nsh_host *h);
+
+/* A beat for the service manager, with what the host is at; 'arg' is the host. False: the claim
+** loop does not move, so there was none. */
+bool nsh_mode_beat(void *arg);
 
 /* ----------------------------------------------------- birth and end: host.c */
 

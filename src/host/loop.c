@@ -6,6 +6,7 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include "ipc/ipc.h"
 
@@ -25,7 +26,21 @@ static void mask_signals(int how, size_t from, size_t end) {
   pthread_sigmask(how, &some, NULL);
 }
 
+static void end_by(int sig) {
+  _exit(128 + sig);
+}
+
+/* Signals have no default action in the first process of a container, where a TERM would be lost.
+** The loop puts its own handlers in the place of these. */
+static void end_as_first_process(void) {
+  static const int ends[] = {SIGTERM, SIGINT, SIGQUIT};
+  for (size_t i = 0; getpid() == 1 && i < sizeof ends / sizeof ends[0]; i++)
+    signal(ends[i], end_by);
+}
+
 void nsh_loop_hold_signals(bool all) {
+  if (!all)
+    end_as_first_process();
   mask_signals(SIG_BLOCK, 0, all ? NSH_SIGNALS : EARLY);
 }
 

@@ -79,6 +79,68 @@ void nsh_mode_obey(nsh_host *h) {
   nsh_mode_serve(h, NULL, NULL);
 }
 
+/* ----------------------------------------------------- for the service manager */
+
+static const char *describe_mode(const nsh_host *h, char text[NSH_STATUS]) {
+  const nsh_pools *t = &h->pools;
+  ns_bytes error = ns_first_line(h->exchange.reading.error); /* only this thread writes it */
+  int n = snprintf(text, NSH_STATUS, "%zu worker%s, %zu at work; %lld done, %lld failed", t->wanted,
+                   t->wanted == 1 ? "" : "s", t->working, (long long)t->tally.done,
+                   (long long)(t->tally.failed + t->tally.crashed));
+  const char *now = h->mode >= NSH_MODE_STOPPING    ? "; writes the last verdicts"
+                    : h->mode == NSH_MODE_DRAINING  ? "; ends when the jobs that run have"
+                    : atomic_load(&h->exchange.away) ? "; waits for the database"
+                    : t->quiet                      ? "; takes no jobs (SIGTSTP)"
+                    : !h->ready                     ? "; starts its workers"
+                                                    : "";
+  n += snprintf(text + n, NSH_STATUS - (size_t)n, "%s", now);
+  if (error.p != NULL)
+    snprintf(text + n, NSH_STATUS - (size_t)n, "; could not read its scripts again: %.*s",
+             error.n < 200 ? (int)error.n : 200, error.p);
+  return text;
+}
+
+/* The longest that an end takes: each of its modes to its deadline. */
+static int64_t longest_end(const nsh_host *h) {
+  return (h->mode == NSH_MODE_DRAINING ? h->cfg->drain_timeout : 0) + 3 * SETTLE_US + NSH_FLUSH_US +
+         SETTLE_US; /* and what threads take to end */
+}
+
+/* What the host is at, if that is news. */
+static void tell_service(nsh_host *h) {
+  nsh_service *s = &h->service;
+  char text[NSH_STATUS];
+  unsigned now = (unsigned)h->mode << 4 | (unsigned)h->ready << 2 | (unsigned)h->pools.quiet << 1 |
+                 (unsigned)atomic_load(&h->exchange.away);
+  bool read = s->reloading && h->scripts.loading == NULL;
+  if (s->fd < 0 || (now == h->told && !read))
+    return;
+  h->told = now;
+  describe_mode(h, text);
+  if (h->mode > NSH_MODE_RUNNING && !s->stopping)
+    nsh_service_stopping(s, longest_end(h), text);
+  else if (h->mode == NSH_MODE_RUNNING && h->ready && (read || !s->ready))
+    nsh_service_ready(s, text);
+  else
+    nsh_service_status(s, text);
+}
+
+/* A host that ends has deadlines for all that it does, and its threads leave one by one. */
+bool nsh_mode_beat(void *arg) {
+  nsh_host *h = arg;
+  char text[NSH_STATUS];
+  if (!h->service.ready)
+    return true;
+  describe_mode(h, text);
+  if (h->mode < NSH_MODE_STOPPING &&
+      !nsh_exchange_moves(&h->exchange, (int64_t)h->service.every * 500)) {
+    nsh_service_status(&h->service, text);
+    return false;
+  }
+  nsh_service_beat(&h->service, text);
+  return true;
+}
+
 /* ------------------------------------------------------------ the next mode */
 
 static void enter_mode(nsh_host *h, nsh_mode m, int64_t max) {
@@ -250,5 +312,6 @@ void nsh_mode_check(nsh_host *h) {
   if (h->mode == NSH_MODE_OVER)
     return;
   check_deadline(h, now);
+  tell_service(h);
   arm_timer(h, now);
 }

@@ -16,6 +16,7 @@
 #include "log.h"
 
 #define HOLD_LOOK (NS_SECOND / 4) /* at the connection, while jobs run */
+#define ASKS_MAX (60 * NS_SECOND) /* between two signs of life in a turn: the server may be slow */
 #define CLOSE_MAX (3 * NS_SECOND) /* from its end on the server is waited for so long */
 
 /* --------------------------------------------------------------- one turn */
@@ -50,10 +51,12 @@ static void take_turn(nsh_dispatch *d, nsh_turn *t) {
   nsh_exchange *m = d->exchange;
   int64_t now = ns_mono_us();
   nsh_exchange_lock(m);
+  nsh_exchange_moved(m, false);
   while (!has_work(d, now)) {
     int64_t next = next_time(d, now);
     bool holds = m->outstanding > 0;
     wait_until(m, holds ? nsh_sooner(next, now + HOLD_LOOK) : next);
+    nsh_exchange_moved(m, false);
     now = ns_mono_us();
     if (holds && ns_hung_up(d->db)) /* come back before other holders think us dead */
       d->beat_at = now;
@@ -70,6 +73,7 @@ static void take_turn(nsh_dispatch *d, nsh_turn *t) {
 
 /* Jobs first: claimed jobs do not wait for maintenance. */
 static void do_turn(nsh_dispatch *d, nsh_turn *t) {
+  nsh_exchange_moved(d->exchange, true);
   nsh_maintenance_declare(d);
   if (nsh_queues_run(d->queues, t))
     nsh_maintenance_run(d, t);
@@ -93,6 +97,7 @@ static void *thread(void *arg) {
   nsh_exchange *m = d->exchange;
   nsh_turn t;
   d->self = pthread_self();
+  pthread_setname_np(d->self, "ns-dispatcher"); /* for `top -H` */
   while (!may_end(d)) {
     take_turn(d, &t);
     do_turn(d, &t);
@@ -168,6 +173,7 @@ ns_status nsh_dispatch_open(nsh_dispatch **out, const nsh_config *cfg, nsh_excha
   atomic_store(&d->opened, true);
   nsh_maintenance_open(d);
   exchange->woken = true; /* for the first claim */
+  exchange->patience = ASKS_MAX + 2 * cfg->db.read_timeout;
   *out = d;
   return NS_OK;
 }

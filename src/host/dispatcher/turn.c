@@ -38,6 +38,7 @@ void nsh_recovered(nsh_dispatch *d) {
 
 bool nsh_keep_trying(void *arg, const ns_err *why) {
   nsh_dispatch *d = arg;
+  nsh_exchange_moved(d->exchange, true);
   if (!atomic_load(&d->opened) || atomic_load(&d->exchange->give_up))
     return false;
   if (atomic_exchange(&d->exchange->away, true))

@@ -228,6 +228,27 @@ void nsh_exchange_unlock(nsh_exchange *m) {
   pthread_mutex_unlock(&m->lock);
 }
 
+/* ----------------------------------------------------------- does it move? */
+
+void nsh_exchange_moved(nsh_exchange *m, bool asks) {
+  atomic_store_explicit(&m->asks, asks, memory_order_relaxed);
+  atomic_store_explicit(&m->moved, ns_mono_us(), memory_order_relaxed);
+}
+
+/* A server that is away or slow is no fault of ours, and a new process would not mend it. */
+bool nsh_exchange_moves(nsh_exchange *m, int64_t within) {
+  bool waits = atomic_load(&m->asks) || atomic_load(&m->away);
+  int64_t now;
+  nsh_exchange_lock(m);
+  now = ns_mono_us();
+  if (m->poked == 0 || atomic_load(&m->moved) >= m->poked)
+    m->poked = now;
+  now -= m->poked;
+  pthread_cond_signal(&m->work);
+  nsh_exchange_unlock(m);
+  return now <= (waits && m->patience > within ? m->patience : within);
+}
+
 /* --------------------------------------------------------------- the loop */
 
 nsh_batch *nsh_exchange_batch(nsh_exchange *m, size_t nchildren) {

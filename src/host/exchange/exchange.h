@@ -207,6 +207,12 @@ typedef struct nsh_exchange {
   bool cycling;    /* a turn is under way, ... */
   bool claiming;   /* ... and may claim jobs */
 
+  /* whether the dispatcher moves, for the loop */
+  _Atomic int64_t moved; /* monotonic µs: it was seen to do something last */
+  atomic_bool asks;      /* it is in a turn, where it may wait for the server */
+  int64_t patience;      /* µs that one such wait may last */
+  int64_t poked;         /* monotonic µs: it was asked to move, and has not since; 0: it has */
+
   /* between the dispatcher and the listener */
   bool armed;                          /* the listener should wait in the server */
   int64_t disarmed_at;                 /* monotonic µs: when it last had no need to any more */
@@ -271,6 +277,13 @@ bool nsh_exchange_ticks_rest(const nsh_exchange *m);
 
 /* No job will be claimed any more: end once everything is settled. */
 void nsh_exchange_finish(nsh_exchange *m);
+
+/* Does the dispatcher move? It is asked to show that each time. False: it has not in the 'within'
+** µs since it was asked, or has waited for the server too long. The lock is not held. */
+bool nsh_exchange_moves(nsh_exchange *m, int64_t within);
+
+/* From the dispatcher's thread, with the lock or without: it moves. 'asks': it is in a turn. */
+void nsh_exchange_moved(nsh_exchange *m, bool asks);
 
 /* ------------------------------------------------ the threads; lock is held */
 

@@ -236,6 +236,8 @@ static void wake_thread(nsh_slow *s) {
 static void on_wait(void *arg, const char *what, int64_t thread, int64_t at) {
   wait *w = arg;
   int64_t since;
+  if (w == &w->slow->waits[NSH_DISPATCHER])
+    nsh_exchange_moved(w->slow->exchange, true);
   if (what != NULL) {
     atomic_store_explicit(&w->what, what, memory_order_relaxed);
     atomic_store_explicit(&w->thread, thread, memory_order_relaxed);
