@@ -455,7 +455,7 @@ describe("the pages", function()
       end
       for event in text:gmatch 'log%("%l+", "([%l_.]+)"' do written[event] = true end
       for event in text:gmatch 'self%.log%("([%l_.]+)"' do written[event] = true end
-      for event in text:gmatch '{"(job%.[%l_]+)", NS_LOG' do written[event] = true end
+      for event in (path:find "%.c$" and text or ""):gmatch '"(job%.[%l_]+)"' do written[event] = true end
       for event in text:gmatch 'core%.warn%("([%l_.]+)"' do written[event] = true end
       for event in text:gmatch '"(log%.dropped)"' do written[event] = true end
     end

@@ -76,7 +76,7 @@ describe("without a database:", function()
         { { "work", "x.lua", "--queues", "a,,b" }, "--queues: queue name is empty" },
         { { "work", "x.lua", "--queues", ("q"):rep(65) }, "--queues: queue name has 65 bytes, the limit is 64" },
         { { "work", "x.lua", "--drain-within", "soon" }, "--drain-within: bad duration 'soon'" },
-        { { "work", "x.lua", "--log", "xml" }, "must be one of 'text', 'json'" },
+        { { "work", "x.lua", "--log", "xml" }, "must be one of 'logfmt', 'json'" },
         { { "prune", "--done", "x" }, "--done: bad duration 'x'" },
         { { "run", "name" }, "run wants FILE NAME [JSON]; it got 'name' alone" },
         { { "run", "a", "1", "2", "--script", "x.lua" }, "with --script run wants NAME [JSON] alone" },

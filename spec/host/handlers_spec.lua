@@ -72,7 +72,7 @@ describe("handlers:", function()
       local h = host.start(url, SCRIPT)
       assert.equal("fine", ended(q:push("gc_error", nil, ONCE)).result)
       assert.equal("ran", ended(q:push("noop", nil, ONCE)).result)
-      assert.is_nil(h:transcript():find "worker.died")
+      assert.is_nil(host.death(h:transcript()))
       stop(h)
     end)
 
@@ -216,7 +216,7 @@ describe("handlers:", function()
         assert.matches("Too many open files", job.error)
         assert.equal(4, ended(q:push("some", nil, ONCE)).result)
       end
-      assert.is_nil(h:transcript():find "worker.died")
+      assert.is_nil(host.death(h:transcript()))
       stop(h)
     end)
   end)
@@ -370,7 +370,7 @@ return {
     assert.is_nil(h:transcript():find("by the child", 1, true), h:transcript())
     h:signal "TERM"
     assert.equal(0, h:wait())
-    assert.is_nil(h:transcript():find "worker.died", h:transcript())
+    assert.is_nil(host.death(h:transcript()), h:transcript())
   end)
 end)
 
@@ -492,7 +492,7 @@ return {
     end
     h:signal "TERM"
     assert.equal(0, h:wait())
-    assert.is_nil(h:transcript():find "worker.died", h:transcript())
+    assert.is_nil(host.death(h:transcript()), h:transcript())
   end
 
   it("what a job changes in its process is not there for the next one", function()

@@ -181,7 +181,7 @@ return {
       local id = q:push "pid"
       local pid = eventually(function() return handle:job(id).result end)
       assert.same({ pid }, { tostring(host.member(h.pid)) })
-      assert.is_nil(h:transcript():find "worker.died", h:transcript())
+      assert.is_nil(host.death(h:transcript()), h:transcript())
       stop(h)
     end)
 
@@ -215,7 +215,7 @@ return {
         assert.not_equal(last, pid, name)
         last = pid
       end
-      assert.is_nil(h:transcript():find "worker.died", h:transcript())
+      assert.is_nil(host.death(h:transcript()), h:transcript())
       stop(h)
     end)
 
@@ -309,7 +309,7 @@ return {
         eventually(function() return handle:job(id).state:match "^d" end)
         assert.equal("done", handle:job(id).state, damage[i])
       end
-      assert.is_nil(h:transcript():find "worker.died", h:transcript())
+      assert.is_nil(host.death(h:transcript()), h:transcript())
       stop(h)
     end)
 
@@ -460,7 +460,7 @@ return {
         pids[result.pid] = true
       end
       stop(h)
-      assert.is_nil(h:transcript():find "worker.died")
+      assert.is_nil(host.death(h:transcript()))
     end)
 
     it("blames a job that kills its process, and no other", function()

@@ -37,19 +37,22 @@ describe("lines of jobs:", function()
     local fail = assert(handle:queue "other":push("fail", nil, { max_attempts = 1 }))
     local lines = run("--log-done", "on")
     local facts = {}
-    for _, event in ipairs { "done", "again", "failed" } do
+    for _, event in ipairs { "done", "again", "dead" } do
       for _, entry in ipairs(lines[event]) do
         assert.equal("number", type(entry.seconds))
         assert.is_true(entry.seconds >= 0 and entry.seconds < proc.limit(5) and entry.pid > 1)
         assert.is_true(entry.worker == 1 or entry.worker == 2)
         assert.equal(handle:execute "SELECT @@hostname AS name"[1].name, entry.host)
         assert.equal(event, entry.outcome)
-        facts[#facts + 1] = { entry.id, entry.run, entry.name, entry.queue, event, entry.level, entry.error }
+        assert.matches("^%d%d%d%d%-%d%d%-%d%dT%d%d:%d%d:%d%d%.%d%d%dZ$", entry.ts)
+        facts[#facts + 1] = { entry.id, entry.run, entry.name, entry.queue, event, entry.level,
+          entry.reason, entry.error and entry.error:match "^(.-)\nstack traceback:\n" }
       end
     end
     table.sort(facts, function(a, b) return a[1] < b[1] or a[1] == b[1] and a[2] < b[2] end)
     assert.same({ { noop, 1, "noop", "q", "done", "info" }, { poll, 1, "poll", "q", "again", "info" },
-      { poll, 2, "poll", "q", "done", "info" }, { fail, 1, "fail", "other", "failed", "warn", "broken" } }, facts)
+      { poll, 2, "poll", "q", "done", "info" },
+      { fail, 1, "fail", "other", "dead", "warn", "failed", "broken\nfor good" } }, facts)
   end)
 
   it("there are at most 100 a second, and the rest is counted", function()
@@ -73,7 +76,118 @@ describe("lines of jobs:", function()
     for _, more in ipairs { {}, { "--log-done", "off" } } do
       local lines = run(table.unpack(more))
       assert.is_nil(lines.done)
-      if #more == 0 then assert.equal(fail, lines.failed[1].id) end
+      if #more == 0 then assert.equal(fail, lines.dead[1].id) end
+    end
+  end)
+
+  -- A failure with which its job was dead had two lines, of which the second had but an id. The
+  -- first had the first line of the error. A crash had one for the worker, too.
+  it("there is one for each failure, with all of its error", function()
+    local LAWS = [[return {
+      twice = function(job) error("no\n" .. job.attempt, 0) end,
+      gone = function(job) return job:discard "spoilt" end,
+      crash = function() os.execute "kill -9 $PPID" end,
+      odd = function(job) return job:fail("\xff\0\27[31m\u{202E}\n\"\\", { retry_in = 0 }) end,
+    }]]
+    local ids = {}
+    local function push(name, options) ids[assert(q:push(name, nil, options))] = name end
+    push("twice", { max_attempts = 2, backoff = 0 })
+    push "gone"
+    push("crash", { max_crashes = 2 })
+    push("odd", { max_attempts = 1 })
+    local status, log = host.drain(url, LAWS, { "--drain-within", "3s", "--log", "json" })
+    assert.equal(0, status)
+    local seen = {}
+    for line in log:gmatch "[^\n]+" do
+      local entry = assert(nightshift.decode(line))
+      if entry.level ~= "info" and entry.event ~= "host.root" then
+        seen[#seen + 1] = table.concat({ ids[entry.id] or "?", entry.event, entry.run or "?", entry.outcome or "?",
+          entry.reason or "-", ((entry.error or ""):gsub("\nstack traceback:\n\t.*", "")) }, " ")
+      end
+    end
+    table.sort(seen)
+    assert.same({ "crash job.crashed 1 crashed - worker killed by signal 9 (Killed)",
+      "crash job.dead 2 dead poison worker killed by signal 9 (Killed)", "gone job.dead 1 dead discarded spoilt",
+      "odd job.dead 1 dead failed ?\0\27[31m\u{202E}\n\"\\", "twice job.dead 2 dead failed no\n2",
+      "twice job.failed 1 failed - no\n1" }, seen)
+    log = select(2, host.drain(url, LAWS, { "--drain" })) -- nothing is left
+    assert.is_nil(log:find("level=warn event=job", 1, true))
+  end)
+
+  it("a name without a handler has one a minute, and the host says how many had none", function()
+    local items = {}
+    for i = 1, 5 do items[i] = { "nosuch" } end
+    assert(q:push_many(items))
+    handle:execute "UPDATE nightshift_ready SET kind = 0" -- as an older program writes it
+    local h = host.start(url, SCRIPT)
+    eventually(function() return handle:execute "SELECT MIN(run) AS n FROM nightshift_job"[1].n > 1 end)
+    h:signal "TERM"
+    assert.equal(0, h:wait())
+    local _, log = h:text()
+    assert.equal(1, #host.events(log, "job.no_handler"))
+    local more = host.events(log, "job.more")
+    assert.same({ 1, "no_handler" }, { #more, more[1].outcome })
+    assert.is_true(tonumber(more[1].n) >= 4)
+  end)
+end)
+
+-- Under systemd, stderr is a socket of the journal's, which would make a message of each line, and
+-- nothing more.
+describe("the journal:", function()
+  local url, _, q, socket, path
+
+  with_database(function(...) _, q, url = ... end)
+
+  before_each(function()
+    path = fixture.dir() .. "/journal"
+    socket = assert(nst.datagrams(path))
+  end)
+  after_each(function() nst.close(socket) end)
+
+  local SCRIPT = [[return { fail = function() error("broken\nfor good", 0) end }]]
+  local STREAM = "JOURNAL_STREAM=$(stat -L -c %d:%i /dev/stderr) "
+
+  -- A host whose stderr is what the environment says; its records, and its stderr.
+  local function run(stream, ...)
+    local h = proc.start { env = { NIGHTSHIFT_URL = url, NIGHTSHIFT_JOURNAL = path },
+      "sh", "-c", stream .. [[exec "$@"]], "sh", proc.program, "work", fixture.file("jobs.lua", SCRIPT),
+      "--workers", "2", "--drain", ... }
+    local records = {}
+    local function read()
+      local text = nst.datagram(socket)
+      while text do
+        local record = {}
+        for key, value in text:gmatch "([%u_]+)=([^\n]*)\n" do record[key] = value end
+        records[record.NIGHTSHIFT_EVENT] = record
+        text = nst.datagram(socket)
+      end
+      return h:ended()
+    end
+    eventually(read, 60)
+    read()
+    assert.equal(0, h:wait())
+    return records, select(2, h:text())
+  end
+
+  it("lines are its records, with fields", function()
+    local id = assert(q:push("fail", nil, { max_attempts = 1 }))
+    local records, log = run(STREAM)
+    assert.equal("", log)
+    local dead = records["job.dead"]
+    assert.same({ "4", "nightshift", tostring(id), "1", "fail", "q", "dead", "failed" },
+      { dead.PRIORITY, dead.SYSLOG_IDENTIFIER, dead.NIGHTSHIFT_JOB, dead.NIGHTSHIFT_RUN, dead.NIGHTSHIFT_NAME,
+        dead.NIGHTSHIFT_QUEUE, dead.NIGHTSHIFT_OUTCOME, dead.NIGHTSHIFT_REASON })
+    assert.matches("^event=job.dead id=" .. id .. [[ run=1 name=fail .*error="broken\nfor good\nstack traceback:]],
+      dead.MESSAGE)
+    assert.equal("6", records["host.ready"].PRIORITY)
+    assert.is_truthy(records["host.end"])
+  end)
+
+  it("lines go to stderr where that is another file, or a form was asked for", function()
+    for _, case in ipairs { { "JOURNAL_STREAM=1:2 " }, { STREAM, "--log", "logfmt" } } do
+      local records, log = run(table.unpack(case))
+      assert.same({}, records)
+      assert.matches("event=host.end", log)
     end
   end)
 end)
@@ -180,7 +294,7 @@ describe("slow readers:", function()
   local url, handle, q
   with_database(function(...) handle, q, url = ... end)
 
-  local FLOOD <const> = 1500 -- jobs of two lines
+  local FLOOD <const> = 1500
   local SCRIPT = [[
   local line = ("x"):rep(1500)
   return {
@@ -262,8 +376,8 @@ describe("slow readers:", function()
       local log, dropped = reader:text(), 0
       for n in log:gmatch "event=log.dropped lines=(%d+)" do dropped = dropped + tonumber(n) end
       assert.is_true(dropped > 0)
-      local told = count(log, "event=job.failed") + count(log, "event=job.dead") + dropped
-      assert.is_true(told >= FLOOD * 2 and told <= FLOOD * 2 + 2, told) -- the host's end may be among them
+      local told = count(log, "event=job.dead") + dropped
+      assert.is_true(told >= FLOOD and told <= FLOOD + 2, told) -- the host's end may be among them
     end)
 
     it("costs no time with job:log either", function()
@@ -315,7 +429,7 @@ end)
 -- done.
 describe("a cycle whose claim fails:", function()
   local HANDLERS = [[return { job = function(job)
-  while not io.open(job.payload) do os.execute "sleep 0.01" end
+  while not io.open(job.payload) do require "nightshift.core".sleep(0.01) end
 end }]]
 
   it("verdicts that were written before the claim failed are not stale", function()

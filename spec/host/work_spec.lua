@@ -101,7 +101,7 @@ describe("os.exit in a handler", function()
     end }]]):format(path), "exit")
     assert.same({ "done", "again", 0 }, { job.state, job.result, job.attempts }, log)
     assert.equal("all of it", io.open(path):read "a")
-    assert.equal(1, #host.events(log, "worker.died"))
+    assert.equal(1, #host.events(log, "job.crashed"))
     local row = handle:execute("SELECT error, log FROM nightshift_attempt WHERE job_id = ?", job.id)[1]
     assert.equal("worker exited with status 1", row.error)
     assert.matches("os.exit called\nstack traceback:.*jobs.lua:5", row.log)
@@ -194,7 +194,8 @@ describe("what a handler says", function()
   it("is logged with the job, and kept with a failed attempt", function()
     local _, log, id = work_one([[
       return { talk = function(job) job:log "one" job:log "two\nthree" error "end" end }]], "talk")
-    assert.matches('event=job.log id=' .. id .. ' name=talk text="two\\nthree"', log, 1, true)
+    assert.matches("event=job.log id=" .. id .. " run=1 name=talk queue=q host=%S+ worker=%d pid=%d+ seconds=%S+ "
+      .. [[outcome=running text="two\nthree"]], log)
     local rows = handle:execute("SELECT log FROM nightshift_attempt WHERE job_id = ?", id)
     assert.equal("one\ntwo\nthree\n", rows[1].log)
   end)
@@ -306,7 +307,7 @@ describe("--log json", function()
       events[entry.event] = entry
     end
     assert.is_not_nil(events["host.ready"].pid)
-    assert.matches('a "quoted"', events["job.failed"].error, 1, true)
+    assert.matches('a "quoted"\nerror\nstack traceback:', events["job.dead"].error, 1, true)
   end)
 end)
 
@@ -344,7 +345,7 @@ describe("sessions:", function()
     end
     h:signal "TERM"
     assert.equal(0, h:wait())
-    assert.is_nil(h:transcript():find "worker.died", h:transcript())
+    assert.is_nil(host.death(h:transcript()), h:transcript())
     return table.unpack(infos)
   end
 

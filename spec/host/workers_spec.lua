@@ -430,7 +430,7 @@ return {
     end
     h:signal "TERM"
     assert.equal(0, h:wait())
-    assert.is_nil(h:transcript():find "worker.died", h:transcript())
+    assert.is_nil(host.death(h:transcript()), h:transcript())
     return by_pid, pids
   end
 
@@ -478,7 +478,7 @@ describe("the number of workers", function()
     io.open(go, "w"):close()
     h:signal "TERM"
     assert.equal(0, h:wait())
-    assert.is_nil(h:transcript():find "event=worker.died", h:transcript())
+    assert.is_nil(host.death(h:transcript()), h:transcript())
   end
 
   local function workers(n)

@@ -460,7 +460,7 @@ return {
     local found
     for line in log:gmatch "[^\n]+" do
       local entry = assert(nightshift.decode(line))
-      if entry.event == "job.failed" then found = entry.error end
+      if entry.event == "job.dead" then found = entry.error:match "^[^\n]*" end
     end
     assert.equal("a\0bare", found)
   end)

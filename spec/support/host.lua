@@ -16,6 +16,9 @@ local function fields(line)
   return found
 end
 
+--- The line of the log on the death of a worker, idle or with a job; nil: none has died.
+function host.death(log) return log:match "[^\n]*worker%.died[^\n]*" or log:match '[^\n]*error="worker %l+[^\n]*' end
+
 --- Starts a host and waits until its workers are there.
 -- @tparam string url
 -- @tparam string script text of a handler file, or a path that ends in ".lua"

@@ -730,9 +730,9 @@ static void pauses(void) {
 
 /* ------------------------------------------------------------- log lines */
 
-static ns_bytes line(char out[NS_LOG_LINE], bool json, const ns_field *f,
+static ns_bytes line(char out[NS_LOG_LINE], ns_form form, const ns_field *f,
                      size_t n) {
-  size_t len = ns_log_format(out, json, INT64_C(1700000000123456),
+  size_t len = ns_log_format(out, form, INT64_C(1700000000123456),
                              NS_LOG_WARN, "an.event", f, n);
   CHECK(len > 0 && len <= NS_LOG_LINE && out[len - 1] == '\n');
   CHECK(memchr(out, '\n', len) == out + len - 1); /* one line, whatever */
@@ -748,20 +748,28 @@ static void log_lines(void) {
   char out[NS_LOG_LINE];
   char *big = malloc(100000);
   ns_bytes got =
-      line(out, false, NS_FIELDS(ns_fi("id", -5), ns_fs("a", "plain"),
+      line(out, NS_FORM_LOGFMT, NS_FIELDS(ns_fi("id", -5), ns_fs("a", "plain"),
                                  ns_fs("b", "two words"), ns_fs("none", NULL),
                                  ns_fb("c", (ns_bytes){"q\"\\\n\0\xff\xc3\xbc", 8}),
                                  ns_fs("d", "")));
   CHECK(SAME(got, ns_str(HEAD " id=-5 a=plain b=\"two words\" "
                               "c=\"q\\\"\\\\\\n\\0\\xff\xc3\xbc\" d=\"\"\n")));
-  got = line(out, true, NS_FIELDS(ns_fi("id", 5),
+  got = line(out, NS_FORM_JSON, NS_FIELDS(ns_fi("id", 5),
                                   ns_fb("c", (ns_bytes){"\t\0\xff\xc3\xbc", 5})));
   CHECK(SAME(got, ns_str(JSON_HEAD ",\"id\":5,\"c\":\"\\t\\u0000\\ufffd"
                                    "\xc3\xbc\"}\n")));
+  got = line(out, NS_FORM_JOURNAL, NS_FIELDS(ns_fi("id", 5), ns_fs("queue", "two words"),
+                                             ns_fs("none", NULL), ns_fs("error", "a\nb\x1f=\"")));
+  CHECK(SAME(got, ns_str("PRIORITY=4\x1fSYSLOG_IDENTIFIER=nightshift\x1f"
+                         "NIGHTSHIFT_EVENT=an.event\x1fNIGHTSHIFT_JOB=5\x1f"
+                         "NIGHTSHIFT_QUEUE=two words\x1fNIGHTSHIFT_ERROR=a\\nb\\x1f=\"\x1f"
+                         "MESSAGE=event=an.event id=5 queue=\"two words\" "
+                         "error=\"a\\nb\\x1f=\\\"\"\n")));
   memset(big, '\n', 100000);
-  for (int json = 0; json < 2; json++) {
+  for (ns_form form = NS_FORM_LOGFMT; form <= NS_FORM_JOURNAL; form++) {
+    bool json = form == NS_FORM_JSON;
     ns_bytes value = {big, 100000};
-    got = line(out, json, NS_FIELDS(ns_fb("x", value), ns_fb("y", value),
+    got = line(out, form, NS_FIELDS(ns_fb("x", value), ns_fb("y", value),
                                     ns_fi("z", 1)));
     CHECK(got.n > NS_LOG_LINE - 64);
     CHECK(!json || memcmp(got.p + got.n - 3, "\"}\n", 3) == 0);

@@ -3,36 +3,42 @@
 ** character is added whole or not at all. Room for the closing quote, brace and newline is kept
 ** back, so a cut line is still well formed.
 **
-** Spooled lines wait in a ring of bytes. The thread copies its next piece out of the ring, and
-** blocks in write with nothing locked. At the end it may still be blocked there, so it touches
-** static memory only.
+** A record of the journal travels as one line, too: NS_LOG_UNIT stands between its fields, and no
+** escaped value has that byte. Its socket is opened for each write. So no process that is
+** forked inherits it, and a journal that was started anew gets the next line.
 */
 #include "log.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/time.h>
+#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "clock.h"
 #include "err.h"
 
-#define SPOOL_SIZE ((size_t)1 << 20) /* bytes of lines that wait */
+#define UNIT_MAX 200 /* bytes of a value that is a field of the journal's */
 #define KEPT_BACK 16                 /* bytes for "…", closing quote, brace, newline */
 #define PATIENCE_MS 100              /* first wait for a reader that does not read */
 
 static struct {
   pthread_mutex_t lock;
-  bool json;
+  ns_form form;
   ns_level level;
+  struct sockaddr_un journal;
+  char host[256];
   bool stuck;      /* the last line could not be written */
   int64_t dropped; /* lines lost since then */
-} logger = {PTHREAD_MUTEX_INITIALIZER, false, NS_LOG_INFO, false, 0};
+} logger = {.lock = PTHREAD_MUTEX_INITIALIZER, .form = NS_FORM_LOGFMT, .level = NS_LOG_INFO};
 
 static const char *const levels[] = {"debug", "info", "warn", "error"};
 
@@ -173,8 +179,67 @@ void ns_log_time(char out[NS_LOG_TIME], int64_t wall_us) {
   snprintf(out + n, NS_LOG_TIME - n, ".%03dZ", (int)(wall_us / 1000 % 1000));
 }
 
-size_t ns_log_format(char text[NS_LOG_LINE], bool json, int64_t wall_us, ns_level level,
+/* ------------------------------------------------------ records of the journal */
+
+/* A value by itself: its bytes but for control characters. */
+static bool add_plain(line *l, ns_bytes s) {
+  size_t used = 1;
+  for (size_t i = 0; i < s.n; i += used) {
+    unsigned char c = (unsigned char)s.p[i];
+    used = 1;
+    if (c < 0x20 || c == 0x7F ? !add_escaped(l, false, s.p + i, s.n - i, &used)
+                              : !add_text(l, s.p + i, 1))
+      return false;
+  }
+  return true;
+}
+
+/* NIGHTSHIFT_QUEUE=mail; long values are in the message alone. */
+static void add_unit(line *l, const ns_field *f) {
+  char name[64] = "NIGHTSHIFT_";
+  size_t n = strlen(name);
+  size_t before = l->n;
+  const char *key = strcmp(f->key, "id") == 0 ? "job" : f->key;
+  char number[24];
+  ns_bytes value = f->s;
+  if ((!f->number && value.p == NULL) || value.n > UNIT_MAX)
+    return;
+  for (; *key != '\0' && n < sizeof name - 2; key++)
+    name[n++] = (char)(isalnum((unsigned char)*key) ? toupper((unsigned char)*key) : '_');
+  name[n++] = '=';
+  snprintf(number, sizeof number, "%lld", (long long)f->i);
+  if (f->number && value.p == NULL)
+    value = ns_str(number);
+  if (!add_text(l, name, n) || !add_plain(l, value) || !add_text(l, &(char){NS_LOG_UNIT}, 1))
+    l->n = before;
+}
+
+/* The message comes last, with the room that is left; what it says of time and level is in fields
+** of the journal's. */
+static size_t format_record(line *l, ns_level level, const ns_field *event, const ns_field *fields,
+                            size_t n) {
+  static const char *const priorities[] = {"PRIORITY=7", "PRIORITY=6", "PRIORITY=4", "PRIORITY=3"};
+  line message;
+  add_string(l, priorities[level]);
+  add_text(l, &(char){NS_LOG_UNIT}, 1);
+  add_string(l, "SYSLOG_IDENTIFIER=nightshift");
+  add_text(l, &(char){NS_LOG_UNIT}, 1);
+  add_unit(l, event);
+  for (size_t i = 0; i < n; i++)
+    add_unit(l, &fields[i]);
+  add_string(l, "MESSAGE=");
+  message = (line){l->p + l->n, 0, l->max - l->n};
+  add_field(&message, false, event);
+  for (size_t i = 0; i < n; i++)
+    add_field(&message, false, &fields[i]);
+  l->n += message.n;
+  l->p[l->n++] = '\n';
+  return l->n;
+}
+
+size_t ns_log_format(char text[NS_LOG_LINE], ns_form form, int64_t wall_us, ns_level level,
                      const char *event, const ns_field *fields, size_t n) {
+  bool json = form == NS_FORM_JSON;
   line l = {text, 0, NS_LOG_LINE - KEPT_BACK};
   char ts[NS_LOG_TIME];
   ns_field head[3];
@@ -182,6 +247,8 @@ size_t ns_log_format(char text[NS_LOG_LINE], bool json, int64_t wall_us, ns_leve
   head[0] = ns_fs("ts", ts);
   head[1] = ns_fs("level", levels[level]);
   head[2] = ns_fs("event", event);
+  if (form == NS_FORM_JOURNAL)
+    return format_record(&l, level, &head[2], fields, n);
   if (json)
     add_string(&l, "{");
   for (size_t i = 0; i < 3; i++)
@@ -193,207 +260,66 @@ size_t ns_log_format(char text[NS_LOG_LINE], bool json, int64_t wall_us, ns_leve
   return l.n;
 }
 
-static struct {
-  pthread_mutex_t lock;
-  pthread_cond_t more, less; /* lines have been added; nothing is left to write */
-  bool running, stopping;
-  bool writing; /* the thread is writing 'chunk' */
-  int fd;
-  size_t (*notice)(char line[NS_LOG_LINE], int64_t dropped);
-  int64_t dropped;   /* lines that no line tells of yet */
-  int64_t said;      /* lines that a line in the ring tells of */
-  size_t until_said; /* bytes to its end; 0: there is none */
-  size_t first, n;   /* of 'ring' */
-  char ring[SPOOL_SIZE];
-  char chunk[NS_LOG_LINE];
-} spool = {.lock = PTHREAD_MUTEX_INITIALIZER};
-
-/* ------------------------------------------------------------ the spool: its ring */
-
-static void enqueue(const char *p, size_t n) {
-  size_t at = (spool.first + spool.n) % SPOOL_SIZE;
-  size_t part = n < SPOOL_SIZE - at ? n : SPOOL_SIZE - at;
-  ns_assert(n > 0 && p[n - 1] == '\n' && spool.n + n <= SPOOL_SIZE);
-  memcpy(spool.ring + at, p, part);
-  memcpy(spool.ring, p + part, n - part);
-  spool.n += n;
-}
-
-/* Takes whole lines into the chunk; how many bytes. */
-static size_t take_lines(void) {
-  size_t n = spool.n < NS_LOG_LINE ? spool.n : NS_LOG_LINE;
-  size_t part = n < SPOOL_SIZE - spool.first ? n : SPOOL_SIZE - spool.first;
-  memcpy(spool.chunk, spool.ring + spool.first, part);
-  memcpy(spool.chunk + part, spool.ring, n - part);
-  while (spool.chunk[n - 1] != '\n') {
-    ns_assert(n > 1);
-    n--;
+/* Sends each line as a record. 'wait': ms for each; -1: as long as it takes. */
+static bool send_records(const char *lines, size_t n, int wait) {
+  char record[NS_LOG_LINE];
+  int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  struct timeval most = {wait / 1000, (suseconds_t)(wait % 1000) * 1000};
+  bool ok = fd >= 0;
+  if (ok && wait >= 0)
+    ok = setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &most, sizeof most) == 0;
+  while (ok && n > 0) {
+    size_t len = (size_t)((const char *)memchr(lines, '\n', n) + 1 - lines);
+    ssize_t sent;
+    for (size_t i = 0; i < len; i++)
+      record[i] = (char)(lines[i] == NS_LOG_UNIT ? '\n' : lines[i]);
+    do
+      sent = sendto(fd, record, len, MSG_NOSIGNAL, (struct sockaddr *)&logger.journal,
+                    sizeof logger.journal);
+    while (sent < 0 && errno == EINTR);
+    ok = sent == (ssize_t)len;
+    lines += len;
+    n -= len;
   }
-  spool.first = (spool.first + n) % SPOOL_SIZE;
-  spool.n -= n;
-  spool.until_said -= n < spool.until_said ? n : spool.until_said;
-  return n;
+  if (fd >= 0)
+    close(fd);
+  return ok;
 }
 
-static int64_t lines_in_chunk(size_t n) {
-  int64_t lines = 0;
-  for (size_t i = 0; i < n; i++)
-    lines += spool.chunk[i] == '\n';
-  return lines;
-}
-
-static int64_t lines_in_ring(void) {
-  int64_t lines = 0;
-  for (size_t i = 0; i < spool.n; i++)
-    lines += spool.ring[(spool.first + i) % SPOOL_SIZE] == '\n';
-  return lines;
-}
-
-/* ---------------------------------------------------------- the spool: its thread */
-
-/* Writes all of the chunk, however long that takes; false: it cannot be written. */
-static bool write_chunk(size_t n) {
-  struct pollfd p = {spool.fd, POLLOUT, 0};
-  size_t at = 0;
-  while (at < n) {
-    ssize_t got = write(spool.fd, spool.chunk + at, n - at);
-    if (got >= 0)
-      at += (size_t)got;
-    else if (errno == EAGAIN) /* another process that shares the pipe has made it non-blocking */
-      poll(&p, 1, -1);
-    else if (errno != EINTR)
-      return false;
-  }
-  return true;
-}
-
-static void say_dropped(void) {
-  char text[NS_LOG_LINE] = "";
-  size_t n = spool.notice(text, spool.dropped);
-  enqueue(text, n);
-  spool.said = spool.dropped;
-  spool.until_said = spool.n;
-  spool.dropped = 0;
-}
-
-/* The lock is held, but not while it writes. */
-static void write_some(void) {
-  bool tells = spool.until_said > 0;
-  size_t n = take_lines();
-  bool ok;
-  tells = tells && spool.until_said == 0;
-  spool.writing = true;
-  pthread_mutex_unlock(&spool.lock);
-  ok = write_chunk(n);
-  pthread_mutex_lock(&spool.lock);
-  spool.writing = false;
-  if (!ok)
-    spool.dropped += lines_in_chunk(n) + (tells ? spool.said - 1 : 0);
-  else if (spool.dropped > 0 && spool.n <= SPOOL_SIZE / 2)
-    say_dropped();
-}
-
-static void *write_spool(void *arg) {
-  (void)arg;
-  pthread_mutex_lock(&spool.lock);
-  while (!spool.stopping || spool.n > 0) {
-    if (spool.n > 0)
-      write_some();
-    else
-      pthread_cond_wait(&spool.more, &spool.lock);
-    if (spool.n == 0)
-      pthread_cond_signal(&spool.less);
-  }
-  pthread_mutex_unlock(&spool.lock);
-  return NULL;
-}
-
-/* Starts the thread, with all signals blocked. 'notice' makes the line that says how many
-** were dropped, and gives its length. False: there is no thread. */
-static bool start_spool(int fd, size_t (*notice)(char line[NS_LOG_LINE], int64_t dropped)) {
-  pthread_condattr_t attr;
-  pthread_t id;
-  sigset_t all;
-  sigset_t old;
-  spool.fd = fd;
-  spool.notice = notice;
-  pthread_condattr_init(&attr);
-  pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-  pthread_cond_init(&spool.more, NULL);
-  pthread_cond_init(&spool.less, &attr);
-  pthread_condattr_destroy(&attr);
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &old);
-  spool.running = pthread_create(&id, NULL, write_spool, NULL) == 0;
-  pthread_sigmask(SIG_SETMASK, &old, NULL);
-  if (spool.running)
-    pthread_detach(id);
-  return spool.running;
-}
-
-/* Adds a line of 'n' bytes with its newline. False: no thread runs, nothing is done. */
-static bool add_to_spool(const char *text, size_t n) {
-  bool running;
-  pthread_mutex_lock(&spool.lock);
-  running = spool.running;
-  if (running && spool.dropped > 0 && spool.n == 0 && !spool.writing)
-    say_dropped(); /* the report of dropped lines could not be written: it is made again */
-  /* room for the line about dropped lines is kept */
-  if (running && (spool.dropped > 0 || spool.n + n + NS_LOG_LINE > SPOOL_SIZE))
-    spool.dropped++;
-  else if (running) {
-    enqueue(text, n);
-    if (!spool.writing)
-      pthread_cond_signal(&spool.more);
-  }
-  pthread_mutex_unlock(&spool.lock);
-  return running;
-}
-
-/* The lock is held. */
-static void wait_written(int64_t end) {
-  struct timespec t = {(time_t)(end / NS_SECOND), (long)(end % NS_SECOND) * 1000};
-  while (spool.running && (spool.n > 0 || spool.writing) && ns_mono_us() < end)
-    pthread_cond_timedwait(&spool.less, &spool.lock, &t);
-}
-
-/* A line that told of some is left, too: it is no loss. */
-static void drop_all(void) {
-  spool.dropped += lines_in_ring();
-  if (spool.until_said > 0)
-    spool.dropped += spool.said - 1;
-  spool.n = 0;
-}
-
-/* Waits until all is written, for 'us' at most; no line is taken any more then. In the last
-** quarter the waiting lines are dropped, and the thread reports their number after its current
-** chunk. */
-static void stop_spool(int64_t us) {
-  int64_t end = ns_mono_us() + us;
-  pthread_mutex_lock(&spool.lock);
-  wait_written(end - us / 4);
-  drop_all();
-  if (spool.running && spool.dropped > 0) {
-    say_dropped();
-    pthread_cond_signal(&spool.more);
-    wait_written(end);
-  }
-  spool.running = false;
-  spool.stopping = true;
-  spool.n = 0;
-  pthread_cond_signal(&spool.more);
-  pthread_mutex_unlock(&spool.lock);
+/* Is stderr the journal's? systemd names its device and inode; a child may have another. */
+static bool is_journal_ours(void) {
+  const char *stream = getenv("JOURNAL_STREAM");
+  const char *path = getenv("NIGHTSHIFT_JOURNAL");
+  unsigned long long device;
+  unsigned long long inode;
+  struct stat st;
+  if (stream == NULL || sscanf(stream, "%llu:%llu", &device, &inode) != 2 ||
+      fstat(STDERR_FILENO, &st) != 0 || st.st_dev != (dev_t)device || st.st_ino != (ino_t)inode)
+    return false;
+  if (path == NULL)
+    path = "/run/systemd/journal/socket";
+  logger.journal.sun_family = AF_UNIX;
+  return snprintf(logger.journal.sun_path, sizeof logger.journal.sun_path, "%s", path) <
+             (int)sizeof logger.journal.sun_path &&
+         access(path, W_OK) == 0;
 }
 
 /* ------------------------------------------------------------------ write */
 
-void ns_log_setup(bool json, ns_level level) {
+void ns_log_setup(ns_form form, ns_level level) {
   const char *wanted = getenv("NIGHTSHIFT_LOG");
-  logger.json = json;
+  if (form == NS_FORM_AUTO)
+    form = is_journal_ours() ? NS_FORM_JOURNAL : NS_FORM_LOGFMT;
+  logger.form = form;
   logger.level = level;
+  gethostname(logger.host, sizeof logger.host - 1);
   for (size_t i = 0; wanted != NULL && i < 4; i++)
     if (strcmp(wanted, levels[i]) == 0)
       logger.level = (ns_level)i;
+}
+
+const char *ns_log_host(void) {
+  return logger.host;
 }
 
 bool ns_log_on(ns_level level) {
@@ -415,15 +341,15 @@ static bool is_writable(int patience) {
 /* 'patience': ms that a reader has. */
 static void write_line(const char *text, size_t n, int patience) {
   ns_assert(n > 0 && n <= NS_LOG_LINE && memchr(text, '\n', n) == text + n - 1);
-  if (!is_writable(patience) || write(STDERR_FILENO, text, n) < 0) {
-    logger.stuck = true;
-    logger.dropped++;
-  } else
-    logger.stuck = false;
+  if (logger.form == NS_FORM_JOURNAL)
+    logger.stuck = !send_records(text, n, patience > 0 ? patience : 1); /* 0 would be for ever */
+  else
+    logger.stuck = !is_writable(patience) || write(STDERR_FILENO, text, n) < 0;
+  logger.dropped += logger.stuck;
 }
 
 static size_t format_notice(char text[NS_LOG_LINE], int64_t dropped) {
-  return ns_log_format(text, logger.json, wall_now(), NS_LOG_WARN, "log.dropped",
+  return ns_log_format(text, logger.form, wall_now(), NS_LOG_WARN, "log.dropped",
                        NS_FIELDS(ns_fi("lines", dropped)));
 }
 
@@ -443,8 +369,8 @@ void ns_log(ns_level level, const char *event, const ns_field *fields, size_t n)
   size_t len;
   if (!ns_log_on(level))
     return;
-  len = ns_log_format(text, logger.json, wall_now(), level, event, fields, n);
-  if (add_to_spool(text, len))
+  len = ns_log_format(text, logger.form, wall_now(), level, event, fields, n);
+  if (ns_spool_add(text, len))
     return;
   pthread_mutex_lock(&logger.lock);
   write_line(text, len, logger.stuck ? 0 : PATIENCE_MS);
@@ -453,12 +379,30 @@ void ns_log(ns_level level, const char *event, const ns_field *fields, size_t n)
   pthread_mutex_unlock(&logger.lock);
 }
 
+/* Writes all of it, however long that takes; false: it cannot be written. */
+static bool put_lines(const char *lines, size_t n) {
+  struct pollfd p = {STDERR_FILENO, POLLOUT, 0};
+  if (logger.form == NS_FORM_JOURNAL)
+    return send_records(lines, n, -1);
+  while (n > 0) {
+    ssize_t got = write(STDERR_FILENO, lines, n);
+    if (got >= 0) {
+      lines += got;
+      n -= (size_t)got;
+    } else if (errno == EAGAIN) /* another process that shares the pipe has made it non-blocking */
+      poll(&p, 1, -1);
+    else if (errno != EINTR)
+      return false;
+  }
+  return true;
+}
+
 bool ns_log_spool(void) {
-  return start_spool(STDERR_FILENO, format_notice);
+  return ns_spool_start(put_lines, format_notice);
 }
 
 void ns_log_flush(int64_t us) {
-  stop_spool(us);
+  ns_spool_stop(us);
   pthread_mutex_lock(&logger.lock);
   if (logger.dropped > 0)
     put_dropped((int)(us / 4 / 1000));

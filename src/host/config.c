@@ -80,9 +80,8 @@ static ns_status check_counts(const asked *a, ns_err *err) {
   if (a->recycle < 0 || a->recycle_memory < 0)
     return ns_fail(err, NS_EINVALID, WHAT "%s must not be negative",
                    a->recycle < 0 ? "recycle" : "recycle_memory");
-  if (strcmp(a->log, "text") != 0 && strcmp(a->log, "json") != 0)
-    return ns_fail(err, NS_EINVALID, WHAT "log must be text or json, got '%s'",
-                   a->log);
+  if (a->log != NULL && strcmp(a->log, "logfmt") != 0 && strcmp(a->log, "json") != 0)
+    return ns_fail(err, NS_EINVALID, WHAT "log must be logfmt or json, got '%s'", a->log);
   if (strcmp(a->isolation, "worker") != 0 && strcmp(a->isolation, "job") != 0)
     return ns_fail(err, NS_EINVALID,
                    WHAT "isolation must be worker or job, got '%s'",
@@ -111,7 +110,7 @@ static ns_status read_plain(lua_State *L, int idx, nsh_config *cfg,
                             ns_err *err) {
   asked a = {.workers = sysconf(_SC_NPROCESSORS_ONLN),
              .drain_within = 60 * INT64_C(1000000),
-             .drain_timeout = 30 * INT64_C(1000000), .log = "text",
+             .drain_timeout = 30 * INT64_C(1000000),
              .isolation = "worker"};
   ns_status st = nsl_readfields(L, idx, fields, WHAT, &a, err);
   if (st != NS_OK || (st = check_counts(&a, err)) != NS_OK ||
@@ -130,7 +129,9 @@ static ns_status read_plain(lua_State *L, int idx, nsh_config *cfg,
   cfg->recycle = a.recycle;
   cfg->max_children = a.max_children;
   cfg->recycle_memory = a.recycle_memory;
-  cfg->json = strcmp(a.log, "json") == 0;
+  cfg->form = a.log == NULL                 ? NS_FORM_AUTO
+              : strcmp(a.log, "json") == 0 ? NS_FORM_JSON
+                                           : NS_FORM_LOGFMT;
   cfg->log_done = a.log_done;
   cfg->keep_env = a.keep_env;
   cfg->fork_per_job = strcmp(a.isolation, "job") == 0;

@@ -9,6 +9,7 @@
 #define NSH_CONFIG_H
 
 #include "ipc/ipc.h"
+#include "log.h"
 #include "nightshift_host.h"
 
 #define NSH_POOLS_MAX 33 /* 32 reserved queues, and the workers for all */
@@ -57,7 +58,7 @@ typedef struct nsh_config {
   int64_t recycle;       /* jobs after which a worker is replaced; 0: never, and */
   int64_t recycle_memory; /* bytes: when it has more of them resident */
   int64_t max_children;  /* that a run may spawn; 0: as options.lua says */
-  bool json;             /* how log lines look */
+  ns_form form;          /* how log lines look */
   bool log_done;         /* a line for each run that ends well */
   const char *shared;    /* size of the shared dict; NULL: see ns_region_open */
   bool fork_per_job;     /* isolation = "job" */

@@ -350,6 +350,7 @@ static void close_host(nsh_host *h) {
   nsh_pool_free(&h->pools);
   nsh_service_close(&h->service);
   nsh_loop_close(&h->loop);
+  nsh_retry_give_up(&h->exchange.verdicts);
   nsh_exchange_free(&h->exchange);
   nsh_seed_await(h->seed, h->family.keeper_pid);
 }
@@ -413,7 +414,7 @@ int nsh_host_run(const nsh_config *cfg, ns_buf *known) {
   }
   h = nsh_alloc(sizeof *h);
   h->cfg = cfg;
-  ns_log_setup(cfg->json, NS_LOG_INFO);
+  ns_log_setup(cfg->form, NS_LOG_INFO);
   nsh_service_take(&h->service);
   signal(SIGPIPE, SIG_IGN);
   h->slots = nsh_slots_map(cfg->most_workers);

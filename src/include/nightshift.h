@@ -270,11 +270,16 @@ typedef struct ns_verdict {
   int64_t heard;     /* of the claim, for ns_settle_for: see ns_job */
   ns_status status;  /* out: NS_OK, NS_ESTALE, NS_EBUSY: it belongs into a later cycle */
   bool trouble;      /* out: it is BUSY for the server's own trouble with it */
-  bool dead;         /* out: the job ended dead */
+  bool dead;         /* out: the job ended dead, ... */
+  const char *reason; /* ... for this reason, a constant */
   int64_t began;     /* when the handler has, monotonic µs; 0: not known, of a program when it has
                      ** claimed the job; -1: none has */
   int64_t worker;    /* the number of the worker in its host; 0: none */
-  int64_t ended;     /* not the core's: when the handler has, monotonic µs; 0: none had begun */
+  /* not the core's, but the host's own */
+  int64_t ended;        /* when the handler has, monotonic µs; 0: none had begun */
+  ns_bytes name, queue; /* of the job, for the log; absent: it was not begun */
+  int64_t pid;          /* of the worker */
+  bool told;            /* the failure has its line in the log */
 } ns_verdict;
 
 /* Done. 'result': JSON text; absent: none. */

@@ -1,6 +1,5 @@
 --- Command work: hands the handler files to the host.
 
-local address = require "nightshift.address"
 local adopt = require "nightshift.cli.adopt"
 local core = require "nightshift.core"
 local context = require "nightshift.cli.context"
@@ -50,7 +49,8 @@ function work.define(parser)
   command:option("--shared", 'Size of nightshift.shared, like 16M or "16M,evict". Default: $NIGHTSHIFT_SHARED, or 1M.')
     :argname "SIZE"
   command:flag("--keep-env", "Leave $NIGHTSHIFT_URL and $MYSQL_PWD to workers and what they start.")
-  command:option("--log", "Form of the log lines."):choices { "text", "json" }:default "text"
+  command:option("--log", "Form of the log lines; without: logfmt, and fields of the journal under systemd.")
+    :choices { "logfmt", "json" }
   command:option("--log-done", "A line of the log for each run that ends well too, at most 100 a second.")
     :choices { "on", "off" }:default "off"
 end
@@ -236,7 +236,7 @@ function work.commands.work(args)
     log_done = args.log_done == "on",
     files = args.files,
   }
-  config.url = args.url or (address.default() or {}).url
+  config.url = args.url or (options.address() or {}).url
   local there, host = pcall(require, "nightshift.host")
   if not there then
     context.fail(context.FAILURE, "work needs the program nightshift; this is plain Lua with the module only")

@@ -37,7 +37,8 @@ void ns_cycle_in_doubt_add(ns_db *db, const ns_doubtful *c) {
                                       .lease = v->lease,
                                       .kind = v->kind,
                                       .status = NS_OK,
-                                      .dead = v->dead};
+                                      .dead = v->dead,
+                                      .reason = v->reason};
   }
 }
 
@@ -70,6 +71,7 @@ void ns_cycle_recognise_repeat(ns_db *db, ns_verdict *v) {
       continue;
     v->status = NS_OK;
     v->dead = w->dead;
+    v->reason = w->reason;
     d->items[i] = d->items[--d->written];
     d->n--;
   }

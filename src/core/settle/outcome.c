@@ -67,6 +67,7 @@ void ns_settle_end(ns_outcome *f, const char *outcome, const char *reason) {
   f->outcome = outcome;
   f->reason = reason;
   f->v->dead = strcmp(outcome, "dead") == 0;
+  f->v->reason = reason;
 }
 
 static void return_after(ns_outcome *f, int64_t delay) {

@@ -86,7 +86,7 @@ typedef struct ns_outcome {
 /* Decides the outcome; 'v' and the server's facts are filled in. */
 void ns_settle_decide(ns_outcome *f);
 
-/* The job ends; the texts outlive 'f'. 'reason' may be NULL. */
+/* The job ends; the texts are constants. 'reason' may be NULL, unless the job is dead. */
 void ns_settle_end(ns_outcome *f, const char *outcome, const char *reason);
 
 /* Nothing is written of it in this batch: its verdict is BUSY. */

@@ -125,6 +125,8 @@ void nsh_batch_copy(nsh_batch *b, const ns_verdict *from) {
   to.state = nsh_batch_keep(b, from->state);
   to.signal = nsh_batch_keep(b, from->signal);
   to.log = nsh_batch_keep(b, from->log);
+  to.name = nsh_batch_keep(b, from->name);
+  to.queue = nsh_batch_keep(b, from->queue);
   to.children = nsh_batch_children(b, from->nchildren);
   for (size_t i = 0; i < from->nchildren; i++) {
     to.children[i] = from->children[i];

@@ -19,6 +19,7 @@
 #include "buf.h"
 #include "config.h"
 #include "ipc/ipc.h"
+#include "log.h"
 #include "nightshift_host.h"
 #include "scripts.h"
 
@@ -316,7 +317,27 @@ bool nsh_exchange_pauses(const nsh_exchange *m, const ns_job *job);
 /* A condition on monotonic time. */
 void nsh_exchange_cond(pthread_cond_t *c);
 
-/* ----------------- verdicts that are still to be written: retry.c */
+/* ------------------------------------------------ lines on runs, verdicts: retry.c */
+
+/* A run, for lines of the log. */
+typedef struct nsh_run {
+  int64_t id, run;
+  ns_bytes name, queue;  /* absent: not known */
+  int64_t worker, pid;   /* 0: none */
+  int64_t micros;        /* so far; -1: it has not begun */
+} nsh_run;
+
+/* Writes a line on a run: the facts about it, and 'more' fields. All lines on runs are made here,
+** so that all have the same fields. */
+void nsh_run_log(const nsh_run *r, ns_level level, const char *event, const char *outcome,
+                 const ns_field *more, size_t n);
+
+/* "job.done", "job.failed", … */
+const char *nsh_run_event(ns_kind kind);
+
+/* Has a run that ends so its line when its verdict is written? Only then it is known whether its
+** job is dead. Other runs have theirs, if any, when they end; in an outage all have. */
+bool nsh_run_waits(ns_kind kind);
 
 /* The verdicts that are still to be written. They are of the cycle under way, have a row that
 ** another transaction held, or have too many children for it.
@@ -347,6 +368,10 @@ typedef struct nsh_retry {
                .again_at = INT64_MAX})
 
 void nsh_retry_free(nsh_retry *u);
+
+/* A host that ends without the server: the failures of 'b', which was never tried, have their lines
+** in the log. */
+void nsh_retry_give_up(const nsh_batch *b);
 
 /* Before a cycle: takes the new verdicts out of 'fresh', unless the last cycle has failed and
 ** is repeated with the same verdicts. Some of 'parents' (verdicts with children; may be NULL)

@@ -23,7 +23,90 @@
                           ** … */
 #define ILL_LAST (5 * NS_SECOND)
 
+/* ------------------------------------------------------------------ lines on runs */
+
+#define MORE_MAX 8
+
+static const struct {
+  const char *event; /* "job." and the outcome */
+  bool waits;        /* for what the database says */
+} ends[] = {
+    [NS_ACK] = {"job.done", false},         [NS_FAIL] = {"job.failed", true},
+    [NS_AGAIN] = {"job.again", false},      [NS_DISCARD] = {"job.discarded", true},
+    [NS_RELEASE] = {"job.released", false}, [NS_WAIT] = {"job.waits", false},
+    [NS_CRASH] = {"job.crashed", true},     [NS_MISSING] = {"job.no_handler", false},
+    [NS_LOST] = {"job.lost", true},
+};
+
+const char *nsh_run_event(ns_kind kind) {
+  return ends[kind].event;
+}
+
+bool nsh_run_waits(ns_kind kind) {
+  return ends[kind].waits;
+}
+
+/* "done", "failed", … */
+static const char *outcome_of(ns_kind kind) {
+  return ends[kind].event + strlen("job.");
+}
+
+static ns_field count_field(const char *key, int64_t n) {
+  return n > 0 ? ns_fi(key, n) : ns_fb(key, NS_NONE);
+}
+
+void nsh_run_log(const nsh_run *r, ns_level level, const char *event, const char *outcome,
+                 const ns_field *more, size_t n) {
+  char seconds[NS_NUMBER_SIZE];
+  ns_field all[9 + MORE_MAX] = {
+      ns_fi("id", r->id),
+      ns_fi("run", r->run),
+      ns_fb("name", r->name),
+      ns_fb("queue", r->queue),
+      ns_fs("host", ns_log_host()),
+      count_field("worker", r->worker),
+      count_field("pid", r->pid),
+      r->micros >= 0 ? ns_fn("seconds", ns_number_seconds(r->micros, seconds))
+                     : ns_fb("seconds", NS_NONE),
+      ns_fs("outcome", outcome)};
+  ns_assert(n <= MORE_MAX);
+  for (size_t i = 0; i < n; i++)
+    all[9 + i] = more[i];
+  ns_log(level, event, all, 9 + n);
+}
+
+static nsh_run run_of(const ns_verdict *v) {
+  return (nsh_run){.id = v->id,
+                   .run = v->run,
+                   .name = v->name,
+                   .queue = v->queue,
+                   .worker = v->worker,
+                   .pid = v->pid,
+                   .micros = v->began > 0 && v->ended > 0 ? v->ended - v->began : -1};
+}
+
+/* ------------------------------------------------------------- answers to verdicts */
+
+/* Failures from 'from' on that are not written have their lines all the same. */
+static void log_unwritten(const nsh_batch *b, size_t from) {
+  for (size_t i = from; i < b->n; i++) {
+    const ns_verdict *v = &b->items[i];
+    nsh_run r = run_of(v);
+    if (nsh_run_waits(v->kind) && !v->told)
+      nsh_run_log(&r, NS_LOG_WARN, ends[v->kind].event, "unwritten",
+                  NS_FIELDS(ns_fb("error", v->error)));
+  }
+}
+
+void nsh_retry_give_up(const nsh_batch *b) {
+  log_unwritten(b, 0);
+}
+
 void nsh_retry_free(nsh_retry *u) {
+  log_unwritten(&u->batch, 0);
+  log_unwritten(&u->parents, u->nturns);
+  log_unwritten(&u->later, 0);
+  log_unwritten(&u->ill, 0);
   nsh_batch_free(&u->batch);
   nsh_batch_free(&u->parents);
   nsh_batch_free(&u->later);
@@ -106,19 +189,41 @@ static void delay_ill(nsh_retry *u, size_t found, const ns_err *trouble, int64_t
     u->again_at = u->ill_at;
 }
 
+/* The run has failed, or its job is dead: one line says so, with all that is known. */
+static void log_failure(const ns_verdict *v) {
+  nsh_run r = run_of(v);
+  nsh_run_log(&r, NS_LOG_WARN, v->dead ? "job.dead" : ends[v->kind].event,
+              v->dead ? "dead" : outcome_of(v->kind),
+              NS_FIELDS(ns_fs("reason", v->dead ? v->reason : NULL), ns_fb("error", v->error)));
+}
+
+/* Its claim was lost before. A run that was stopped for that has its line already. */
+static void log_stale(const ns_verdict *v) {
+  nsh_run r = run_of(v);
+  nsh_run_log(&r, v->kind == NS_RELEASE ? NS_LOG_DEBUG : NS_LOG_WARN, "job.stale", "stale",
+              NS_FIELDS(ns_fs("verdict", outcome_of(v->kind)), ns_fb("error", v->error)));
+}
+
+/* Where a failure is written in its place, that has its own line. */
+static void log_refused(const ns_verdict *v) {
+  nsh_run r = run_of(v);
+  if (v->kind == NS_FAIL || v->kind == NS_RELEASE)
+    nsh_run_log(&r, NS_LOG_ERROR, "job.refused", "refused",
+                NS_FIELDS(ns_fs("code", ns_code(v->status)),
+                          ns_fs("verdict", outcome_of(v->kind)), ns_fb("error", v->error)));
+}
+
 /* Logs the answer of a cycle to one verdict. A verdict on a row that another transaction holds
 ** (BUSY) is written a little later, and not logged. */
 static void log_verdict(const ns_verdict *v) {
-  ns_field id = ns_fi("id", v->id);
   if (v->status == NS_EBUSY || (v->status == NS_ESTALE && ns_verdict_written(v)))
     return;
   if (v->status == NS_ESTALE)
-    ns_log(NS_LOG_WARN, "job.stale", NS_FIELDS(id, ns_fi("run", v->run)));
+    log_stale(v);
   else if (v->status != NS_OK)
-    ns_log(NS_LOG_ERROR, "job.refused",
-           NS_FIELDS(id, ns_fs("code", ns_code(v->status)), ns_fi("kind", (int64_t)v->kind)));
-  else if (v->dead)
-    ns_log(NS_LOG_WARN, "job.dead", NS_FIELDS(id, ns_fb("reason", ns_first_line(v->error))));
+    log_refused(v);
+  else if (v->dead || (nsh_run_waits(v->kind) && !v->told))
+    log_failure(v);
 }
 
 /* A verdict that the database would not take becomes a failure; a failure that it would not
@@ -131,6 +236,7 @@ static bool soften_verdict(nsh_batch *b, ns_verdict *v) {
   snprintf(text, sizeof text, "the verdict was refused: %s", ns_code(v->status));
   v->error = v->kind == NS_FAIL ? nsh_batch_keep(b, ns_str(text)) : NS_NONE;
   v->result = v->state = v->log = NS_NONE;
+  v->told = false;
   v->nchildren = 0;
   v->delay = -1;
   return true;

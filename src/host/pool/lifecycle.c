@@ -175,15 +175,17 @@ static void end_tasks(nsh_process *w, int status) {
   nsh_pool_unlock(w->pools);
 }
 
-/* An end that was not ordered; many of them in a row slow the forking down. */
-static void note_crash(nsh_process *w, int status) {
+/* An end that was not ordered; many of them in a row slow the forking down. 'ran': a job, with a
+** line that tells of it. */
+static void note_crash(nsh_process *w, int status, bool ran) {
   nsh_pools *t = w->pools;
   int64_t now = ns_mono_us();
   int64_t delay;
   char how[96];
   char seconds[NS_NUMBER_SIZE];
   nsh_exit_describe(how, status);
-  ns_log(NS_LOG_WARN, "worker.died", NS_FIELDS(ns_fi("pid", w->pid), ns_fs("how", how)));
+  ns_log(ran ? NS_LOG_DEBUG : NS_LOG_WARN, "worker.died",
+         NS_FIELDS(ns_fi("pid", w->pid), ns_fs("how", how)));
   nsh_crash_loop_crash(&t->crash_loop, now);
   delay = nsh_crash_loop_delay(&t->crash_loop);
   if (delay > 0) {
@@ -197,11 +199,14 @@ static void note_crash(nsh_process *w, int status) {
 static void release_worker(nsh_process *w, int status) {
   nsh_pools *t = w->pools;
   bool expected;
+  bool ran;
+  int64_t since;
   nsh_process_release(w); /* its last words may be that it leaves */
   expected = w->phase == NSH_RETIRING;
+  ran = nsh_process_running(w, &since);
   end_tasks(w, status);
   if (!expected && !t->closing)
-    note_crash(w, status);
+    note_crash(w, status, ran);
   nsh_pool_enter(w, NSH_EMPTY);
   w->pid = 0;
 }

@@ -19,27 +19,15 @@
 #define MISSING_SILENCE (60 * NS_SECOND)
 #define TOLD_MOST 100 /* lines a second on runs that ended well */
 
-static const struct {
-  const char *event; /* "job." and the outcome */
-  ns_level level;
-} ends[] = {
-    [NS_ACK] = {"job.done", NS_LOG_DEBUG},
-    [NS_FAIL] = {"job.failed", NS_LOG_WARN},
-    [NS_AGAIN] = {"job.again", NS_LOG_DEBUG},
-    [NS_DISCARD] = {"job.discarded", NS_LOG_WARN},
-    [NS_RELEASE] = {"job.released", NS_LOG_DEBUG},
-    [NS_WAIT] = {"job.waits", NS_LOG_DEBUG},
-    [NS_CRASH] = {"job.crashed", NS_LOG_WARN},
-    [NS_MISSING] = {"job.no_handler", NS_LOG_WARN},
-    [NS_LOST] = {"job.lost", NS_LOG_WARN},
-};
-
-/* Is a line due? One a minute for a name: there may be thousands of such jobs. */
-static bool tells_again(nsh_name *name) {
+/* Is a line due? One a minute for a name: there may be thousands of such jobs. The next line, of
+** whatever name, has the number of the rest. */
+static bool tells_again(nsh_pools *t, nsh_name *name) {
   int64_t now = ns_mono_us();
   bool yes = name->told == 0 || now - name->told >= MISSING_SILENCE;
   if (yes)
     name->told = now;
+  else
+    t->unhandled++;
   return yes;
 }
 
@@ -50,6 +38,11 @@ void nsh_messages_sum_up(nsh_pools *t, int64_t now) {
   if (told->more > 0)
     ns_log(NS_LOG_INFO, "job.more", NS_FIELDS(ns_fi("n", told->more)));
   *told = (nsh_told){.since = now};
+  if (t->closing && t->unhandled > 0) {
+    ns_log(NS_LOG_WARN, "job.more",
+           NS_FIELDS(ns_fi("n", t->unhandled), ns_fs("outcome", "no_handler")));
+    t->unhandled = 0;
+  }
 }
 
 /* With --log-done: may a run that ended well have a line? Otherwise it is counted. */
@@ -63,30 +56,35 @@ static bool has_line(nsh_pools *t) {
   return false;
 }
 
-/* The level of the line on the end of a run. False: there is none. */
-static bool choose_level(nsh_pools *t, const nsh_task *task, ns_kind kind, ns_level *level) {
-  *level = ends[kind].level;
-  if (kind == NS_MISSING && !tells_again(task->name))
-    return false;
-  if (*level != NS_LOG_DEBUG || kind == NS_RELEASE || !t->cfg->log_done)
-    return ns_log_on(*level);
-  *level = NS_LOG_INFO;
-  return ns_log_on(NS_LOG_INFO) && has_line(t);
+/* A run that has no handler here. */
+static void log_missing(nsh_pools *t, const nsh_task *task, const nsh_run *r, ns_bytes error) {
+  if (!tells_again(t, task->name))
+    return;
+  nsh_run_log(r, NS_LOG_WARN, "job.no_handler", "no_handler",
+              NS_FIELDS(t->unhandled > 0 ? ns_fi("more", t->unhandled) : ns_fb("more", NS_NONE),
+                        ns_fb("error", error)));
+  t->unhandled = 0;
 }
 
-static void log_end(const nsh_process *w, const nsh_task *task, ns_kind kind, int64_t micros,
+/* The line on the end of a run, if it is due now. True: its failure has one. */
+static bool log_end(const nsh_process *w, const nsh_task *task, ns_kind kind, int64_t micros,
                     ns_bytes error) {
-  const char *event = ends[kind].event;
-  char seconds[NS_NUMBER_SIZE];
-  ns_level level;
-  if (!choose_level(w->pools, task, kind, &level))
-    return;
-  ns_log(level, event,
-         NS_FIELDS(ns_fi("id", task->id), ns_fi("run", task->run), ns_fs("name", task->name->text),
-                   ns_fs("queue", task->queue->text), ns_fs("host", w->pools->host),
-                   ns_fi("worker", (int64_t)w->index + 1), ns_fi("pid", w->pid),
-                   ns_fn("seconds", ns_number_seconds(micros, seconds)),
-                   ns_fs("outcome", event + sizeof "job." - 1), ns_fb("error", ns_first_line(error))));
+  nsh_pools *t = w->pools;
+  const char *event = nsh_run_event(kind);
+  const char *outcome = event + strlen("job.");
+  bool shown = t->cfg->log_done && kind != NS_RELEASE;
+  nsh_run r = nsh_process_run(w, task, task->id, task->run, micros);
+  if (nsh_run_waits(kind)) {
+    if (!atomic_load(&t->exchange->away))
+      return false;
+    nsh_run_log(&r, NS_LOG_WARN, event, outcome, NS_FIELDS(ns_fb("error", error)));
+    return true;
+  }
+  if (kind == NS_MISSING)
+    log_missing(t, task, &r, error);
+  else if (shown ? ns_log_on(NS_LOG_INFO) && has_line(t) : ns_log_on(NS_LOG_DEBUG))
+    nsh_run_log(&r, shown ? NS_LOG_INFO : NS_LOG_DEBUG, event, outcome, NULL, 0);
+  return false;
 }
 
 static void count_end(nsh_pools *t, ns_kind kind) {
@@ -102,7 +100,7 @@ void nsh_messages_end(nsh_process *w, const ns_verdict *v, int64_t micros) {
   const nsh_task *task = nsh_process_task(w, 0);
   nsh_batch *batch = nsh_exchange_batch(t->exchange, v->nchildren);
   ns_verdict end = *v;
-  log_end(w, task, v->kind, micros, v->error);
+  end.told = log_end(w, task, v->kind, micros, v->error);
   count_end(t, v->kind);
   end.id = task->id;
   end.run = task->run;
@@ -110,6 +108,11 @@ void nsh_messages_end(nsh_process *w, const ns_verdict *v, int64_t micros) {
   end.heard = task->heard;
   end.began = v->kind == NS_RELEASE ? -1 : ns_mono_us() - micros;
   end.worker = (int64_t)w->index + 1;
+  if (v->kind != NS_RELEASE || v->go_on == 0) {
+    end.name = nsh_batch_keep(batch, (ns_bytes){task->name->text, task->name->n});
+    end.queue = nsh_batch_keep(batch, (ns_bytes){task->queue->text, task->queue->n});
+    end.pid = w->pid;
+  }
   end.error = nsh_batch_keep(batch, v->error);
   if (w->log.n > 0 &&
       (v->kind == NS_FAIL || v->kind == NS_CRASH || v->kind == NS_LOST || v->kind == NS_DISCARD))
@@ -270,14 +273,17 @@ static bool on_log(nsh_process *w, nsh_frame *f) {
   nsh_task *task;
   nsh_member room;
   const nsh_member *m;
+  int64_t since = ns_mono_us();
+  nsh_run r;
   if (!nsh_done(f) || at < 0 || text.p == NULL)
     return false;
   if (w->n == 0 || (task = nsh_process_task(w, 0))->seq != seq ||
       (m = nsh_process_member(task, (size_t)at, &room)) == NULL)
     return true;
   nsh_process_log(w, text);
-  ns_log(NS_LOG_INFO, "job.log",
-         NS_FIELDS(ns_fi("id", m->id), ns_fs("name", task->name->text), ns_fb("text", text)));
+  nsh_process_running(w, &since);
+  r = nsh_process_run(w, task, m->id, m->run, ns_mono_us() - since);
+  nsh_run_log(&r, NS_LOG_INFO, "job.log", "running", NS_FIELDS(ns_fb("text", text)));
   return true;
 }
 

@@ -453,7 +453,6 @@ void nsh_pool_init(nsh_pools *t, const nsh_config *cfg, nsh_exchange *exchange, 
     t->pools[i].room_end = &t->pools[i].room;
     t->pools[i].pace = NSH_PACE_INIT;
   }
-  gethostname(t->host, sizeof t->host - 1);
   t->wanted = cfg->workers;
   while (t->nworkers < t->wanted)
     nsh_pool_add_place(t);

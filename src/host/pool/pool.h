@@ -90,8 +90,8 @@ typedef struct nsh_pools {
   nsh_bulk **bulks;     /* batches that wait for more jobs */
   size_t nbulks, capbulks;
   nsh_names names, queues;
-  char host[256];        /* the machine's name, for log lines */
   nsh_told told;
+  int64_t unhandled;     /* runs without a handler that no line tells of */
   nsh_crash_loop crash_loop;
   int64_t fork_at;      /* no fork before */
   int64_t down_at;      /* no worker is up for the backlog since; 0: not so */

@@ -177,6 +177,17 @@ bool nsh_process_running(nsh_process *w, int64_t *since) {
   return true;
 }
 
+nsh_run nsh_process_run(const nsh_process *w, const nsh_task *t, int64_t id, int64_t run,
+                        int64_t micros) {
+  return (nsh_run){.id = id,
+                   .run = run,
+                   .name = {t->name->text, t->name->n},
+                   .queue = {t->queue->text, t->queue->n},
+                   .worker = (int64_t)w->index + 1,
+                   .pid = w->pid,
+                   .micros = micros};
+}
+
 void nsh_process_log(nsh_process *w, ns_bytes line) {
   size_t cut;
   if (line.n > LOG_KEEP / 2)
@@ -336,18 +347,23 @@ void nsh_process_free(nsh_process *w) {
 
 /* ------------------------------------------------------------ stopping a job */
 
-static void log_stop(const nsh_process *w, int64_t id, const nsh_name *name, nsh_why because,
-                     const char *said) {
+/* A run that is being stopped. Where that is its failure, the line on its end follows. */
+static void log_stop(nsh_process *w, int64_t id, int64_t run, nsh_why because, const char *said) {
   static const char *const reasons[] = {[NSH_WHY_TIMEOUT] = "timeout",
                                         [NSH_WHY_LOST] = "the claim is lost",
                                         [NSH_WHY_STOP] = "the host stops",
                                         [NSH_WHY_MEMORY] = "memory limit",
                                         [NSH_WHY_CANCELLED] = "cancelled"};
+  bool fails = because == NSH_WHY_TIMEOUT || because == NSH_WHY_MEMORY;
+  int64_t since = ns_mono_us();
   char why[288];
+  nsh_run r;
+  nsh_process_running(w, &since);
+  r = nsh_process_run(w, nsh_process_task(w, 0), id, run, ns_mono_us() - since);
   snprintf(why, sizeof why, "%s%s%s", reasons[because], said[0] != '\0' ? ": " : "", said);
-  ns_log(NS_LOG_WARN, because == NSH_WHY_TIMEOUT ? "job.timeout" : "job.stop",
-         NS_FIELDS(ns_fi("id", id), ns_fs("name", name->text), ns_fi("pid", w->pid),
-                   ns_fs("why", why)));
+  nsh_run_log(&r, fails ? NS_LOG_INFO : NS_LOG_WARN,
+              because == NSH_WHY_TIMEOUT ? "job.timeout" : "job.stop", "stopping",
+              NS_FIELDS(ns_fs("why", why)));
 }
 
 void nsh_process_stop(nsh_process *w, nsh_why why, int64_t step, const char *said) {
@@ -361,7 +377,7 @@ void nsh_process_stop(nsh_process *w, nsh_why why, int64_t step, const char *sai
   nsh_process_recall(w);
   w->pools->tally.timeouts += why == NSH_WHY_TIMEOUT;
   nsh_slot_tell(w->slot, task->seq, why);
-  log_stop(w, task->id, task->name, why, said);
+  log_stop(w, task->id, task->run, why, said);
 }
 
 void nsh_process_lose(nsh_process *w, size_t at, const char *said) {
@@ -371,7 +387,7 @@ void nsh_process_lose(nsh_process *w, size_t at, const char *said) {
   if (m == NULL || nsh_slot_lost(w->slot, (uint32_t)at))
     return;
   nsh_slot_lose(w->slot, (uint32_t)at);
-  log_stop(w, m->id, task->name, NSH_WHY_CANCELLED, said);
+  log_stop(w, m->id, m->run, NSH_WHY_CANCELLED, said);
 }
 
 void nsh_process_escalate(nsh_process *w, int64_t now) {

@@ -281,6 +281,10 @@ int64_t nsh_process_attempts(const nsh_process *w);
 /* Is the oldest task running? '*since' gets its start. */
 bool nsh_process_running(nsh_process *w, int64_t *since);
 
+/* The run of one of the task's jobs, for the log; its bytes are the task's. */
+nsh_run nsh_process_run(const nsh_process *w, const nsh_task *t, int64_t id, int64_t run,
+                        int64_t micros);
+
 /* A line of the running job's log, kept for its failure. */
 void nsh_process_log(nsh_process *w, ns_bytes line);
 
