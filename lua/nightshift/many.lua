@@ -297,7 +297,7 @@ end
 --- Does a verb to all jobs of a filter, batch after batch.
 ---@param handle userdata core handle
 ---@param name string
----@param given table checked by `read`; `told`, if it is there, is called with what was found so far
+---@param given table checked by `read`; `told`, if it is there, gets the number found so far
 ---@return {found: integer, changed: integer, refused: integer}|nil counts refused: their unique key is another's
 ---@return string? message
 ---@return string? code

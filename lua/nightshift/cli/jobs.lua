@@ -1,5 +1,5 @@
 --- Commands on jobs: jobs, show, why, retry, cancel, delete, update, run-now, signal.
--- tree.lua has the commands on trees, adopt.lua those on rows of adopted tables.
+-- tree.lua has the commands on trees, adopt.lua the commands on rows of adopted tables.
 
 local adopt = require "nightshift.cli.adopt"
 local change = require "nightshift.change"
@@ -440,7 +440,7 @@ function commands.delete(args)
   end)
 end
 
---- What is to be different. Without ids a queue and a tag are conditions.
+--- The values that are to be different. Without ids a queue and a tag are conditions.
 local function change_of(args)
   local given, by_id = {}, #args.id > 0
   for _, key in ipairs { "queue", "priority", "due", "max_attempts" } do

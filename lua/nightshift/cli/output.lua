@@ -73,7 +73,8 @@ function output.json_list(rows)
   output.json(core.array(rows))
 end
 
---- What a verb did to one thing after the other: told at once, or with --json as a list in the end.
+--- The outcomes of a verb for one thing after the other: told at once, or with --json as a list in
+-- the end.
 ---@param args table of the command
 ---@return table told done(row, text), failed(row, what, message, code), finish() gives the exit code
 function output.outcomes(args)
@@ -215,7 +216,7 @@ end
 --- A line on stderr about long work: how much is done, how fast, and how long the rest takes.
 -- There is none unless stderr is a terminal that can clear a line.
 ---@param noun string "jobs"
----@param total integer|nil of what `show` gets behind the count, or of the count itself
+---@param total integer|nil the end of the part that `show` gets, or of the count itself
 ---@return table progress active: it is seen; show(count, part), clear() before something else is
 -- written, finish()
 function output.progress(noun, total)

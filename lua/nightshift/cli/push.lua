@@ -87,7 +87,7 @@ end
 local CHUNK <const> = 1 << 16 -- bytes that are read at once
 local LONGEST <const> = 64 << 20 -- bytes of a line
 
---- Lines of stdin: their numbers, the bytes up to their ends, and what they say; nil: too long.
+--- Lines of stdin: their numbers, the bytes up to their ends, and their texts; nil: too long.
 local function numbered_lines()
   local n, bytes, buffer, at = 0, 0, "", 1
   return function()
@@ -106,7 +106,7 @@ local function numbered_lines()
   end
 end
 
---- What a line says beside name and payload, over what the arguments say.
+--- The options of a line, over the options of the command.
 local function own_options(what, value, shared)
   local given = {}
   for key, one in pairs(shared) do given[key] = one end
@@ -118,7 +118,7 @@ local function own_options(what, value, shared)
   return nil, (tostring(ok and message or clean):gsub("^nightshift: ", ""):gsub("^" .. what .. ": ", ""))
 end
 
---- An item of push_many; nil and what is wrong.
+--- An item of push_many; nil and the fault of the line.
 local function item_of(line, args, shared)
   local value, message = core.decode(line)
   if value == nil then return nil, (message:gsub("line 1, column", "column")) end
@@ -140,7 +140,7 @@ local BATCH <const> = 1000 -- jobs of one transaction
 local BYTES <const> = 4 << 20 -- of their lines, about
 local TRIES <const> = 5 -- of a push that may be written already, a second apart
 
--- What a single job of a batch may be to blame for.
+-- Codes that a single job of a batch may be to blame for.
 local BLAMED <const> = { INVALID = true, TOO_BIG = true, DUPLICATE = true, STATE = true }
 
 ---@class nightshift.Lines
