@@ -425,7 +425,7 @@ end)
 -- and ended with "bad configuration".
 describe("the prepared statements of a server", function()
   local HANDLES, HOSTS = tonumber(os.getenv "NIGHTSHIFT_HANDLES") or 20, tonumber(os.getenv "NIGHTSHIFT_HOSTS") or 3
-  local PER_HANDLE, PER_HOST = 8, 50
+  local PER_HANDLE, PER_HOST = 9, 50
   local HANDLERS = [[return {
   a = function(job)
     if job.payload == "fails" and job.attempts == 0 then job:fail("once", { retry_in = 0 }) return end
