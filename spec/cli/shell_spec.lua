@@ -44,7 +44,7 @@ describe("help", function()
   it("says the default of each option that takes a value, but for conditions", function()
     local function told(element)
       local text = element:_get_description()
-      return text:find "efault" or text:find "^Only " or text:find "^With a filter: "
+      return text:find "efault" or text:find "without: " or text:find "^Only " or text:find "^With a filter: "
     end
     for _, command in ipairs(parser._commands) do
       for _, option in ipairs(command._options) do

@@ -207,7 +207,8 @@ end
 
 local function default_of(option)
   return type(option._default) == "string" and option._default
-    or option._description:match "Default: (.*)%.$" or option._maxargs == 0 and "false" or nil
+    or option._description:match "Default: (.*)%.$" or option._description:match "without: (.*)%.$"
+    or option._maxargs == 0 and "false" or nil
 end
 
 local function row_of(key, option, list)
