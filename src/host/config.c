@@ -19,7 +19,7 @@ typedef struct asked {
   int64_t workers, drain_within, drain_timeout, memory, recycle, recycle_memory,
           max_children;
   bool drain, keep_env, strict, forget_done, allow_setuid, log_done;
-  const char *log, *url, *user, *shared, *isolation;
+  const char *log, *url, *user, *shared, *isolation, *http;
 } asked;
 
 static const nsl_field fields[] = {{"files", NSL_TABLE, 0},
@@ -42,6 +42,7 @@ static const nsl_field fields[] = {{"files", NSL_TABLE, 0},
                                    {"max_children", NSL_INT, offsetof(asked, max_children)},
                                    {"log", NSL_CSTR, offsetof(asked, log)},
                                    {"log_done", NSL_BOOL, offsetof(asked, log_done)},
+                                   {"http", NSL_CSTR, offsetof(asked, http)},
                                    {"url", NSL_CSTR, offsetof(asked, url)},
                                    {"connection", NSL_TABLE, 0},
                                    {"shared", NSL_CSTR, offsetof(asked, shared)},
@@ -133,6 +134,8 @@ static ns_status read_plain(lua_State *L, int idx, nsh_config *cfg,
               : strcmp(a.log, "json") == 0 ? NS_FORM_JSON
                                            : NS_FORM_LOGFMT;
   cfg->log_done = a.log_done;
+  cfg->http = a.http;
+  cfg->lua = LUA_VERSION_MAJOR "." LUA_VERSION_MINOR "." LUA_VERSION_RELEASE;
   cfg->keep_env = a.keep_env;
   cfg->fork_per_job = strcmp(a.isolation, "job") == 0;
   cfg->db.url = a.url;
