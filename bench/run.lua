@@ -23,6 +23,7 @@ local QUESTIONS = {
 -- The files with several of them; each other one is a file of its own name.
 local FILES = {
   push = "verbs", claim = "verbs", handles = "verbs", large = "verbs", idle = "footprint", memory = "footprint",
+  workers = "footprint", work = "work", latency = "work",
   looking = "volume", volume = "volume", prune = "deletes", purge = "deletes",
 }
 

@@ -205,7 +205,7 @@ test-dags: deps
 # A million jobs through hosts, with the size of what claims read; in `make test` there
 # are fewer of them.
 .PHONY: test-million
-test-million: ARGS = --filter "stay small" spec/designs/remedies_spec.lua
+test-million: ARGS = --filter "stay small" spec/core/scale_spec.lua
 test-million: deps
 	@$(PARALLEL) tests
 	@$(call SPECS,LUA=$(LUA) NIGHTSHIFT_MANY=1000000,$(LUA))

@@ -75,7 +75,7 @@ describe("the migration", function()
     local p = proc.start { "sh", "examples/migration/run.sh",
       env = { DIR = from, OUT = out, O = proc.build, WORKERS = 3, LUA = proc.lua } }
     eventually(function() return images() >= 20 end, 30)
-    local server = assert(find(p.pid, "server.lua"))
+    local server = assert(find(p.pid, "tools.lua\0serve"))
     nst.kill(server, "STOP")
     eventually(function() -- all workers wait for it
       local claimed = 0

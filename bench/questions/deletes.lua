@@ -59,7 +59,7 @@ local function sleep(seconds) assert(db:execute("DO SLEEP(?)", seconds)) end
 -- ---------------------------------------------------------------------- prune
 
 -- A push every 5 ms or so. "before" are the pushes until the prune began. The handlers are in
--- bench/questions/latency.lua.
+-- bench/questions/work.lua.
 local function beside_a_prune()
   local CHILDREN = math.max(1000, 300000 * scale // 1)
   local FIRST_PRUNE = 6 -- seconds after its start, of a host
@@ -117,7 +117,7 @@ local function beside_a_prune()
   local root, last = plant()
   tables.rest(db)
   local h <close> = processes.start_host { url = url, build = build, workers = 2,
-    script = "bench/questions/latency.lua" }
+    script = "bench/questions/work.lua" }
   local begun = nightshift.clock()
   repeat push_some() until nightshift.clock() > begun + FIRST_PRUNE and not is_there(last)
   local going = nightshift.clock()

@@ -16,7 +16,7 @@ export IMAGES="$(pwd)/images"
 rm -rf images && mkdir images || exit
 "$build/bin/nightshift" init >work.log 2>&1 || { cat work.log >&2; exit 1; }
 
-"$lua" "$here/server.lua" "$dir" "${PAUSE_EVERY:-0}" >port 2>server.log &
+"$lua" "$here/tools.lua" serve "$dir" "${PAUSE_EVERY:-0}" >port 2>server.log &
 server=$!
 trap 'kill $server $hosts 2>/dev/null; rm -f port images/*.part*' EXIT
 trap 'exit 130' INT TERM
@@ -26,11 +26,11 @@ until [ -s port ]; do
   sleep 0.05
 done
 
-"$lua" "$here/seed.lua" "$dir" "http://127.0.0.1:$(cat port)" "${LIMIT:-50000}" 2>>work.log ||
+"$lua" "$here/tools.lua" seed "$dir" "http://127.0.0.1:$(cat port)" "${LIMIT:-50000}" 2>>work.log ||
   { cat work.log >&2; exit 1; }
 for host in 1 2; do
   "$build/bin/nightshift" work "$here/jobs.lua" --adopt "$here/migration.lua" --workers "${WORKERS:-4}" \
     --drain --log json >>work.log 2>&1 &
   hosts="$hosts $!"
 done
-"$lua" "$here/watch.lua"
+"$lua" "$here/tools.lua" watch

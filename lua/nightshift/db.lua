@@ -8,15 +8,15 @@ local core = require "nightshift.core"
 local jobs = require "nightshift.jobs"
 local lock = require "nightshift.lock"
 local options = require "nightshift.options"
+local pauses = require("nightshift.queue").pauses
 local queue = require "nightshift.queue"
-local scope = require "nightshift.scope"
+local scope = require("nightshift.failure").scope
 local transaction = require "nightshift.transaction"
 
 local later, raise = options.later, options.raise
 
 local flow = later(function() return require "nightshift.flow" end)
 local hosts = later(function() return require "nightshift.report.hosts" end)
-local pauses = later(function() return require "nightshift.pauses" end)
 local report = later(function() return require "nightshift.report" end)
 local retention = later(function() return require "nightshift.retention" end)
 local schedule = later(function() return require "nightshift.schedule" end)
@@ -65,7 +65,7 @@ end
 ---@return string? message
 ---@return string? code
 function methods:pause_name(name)
-  return pauses().set(live(self, "pause_name"), check_text("pause_name", name), true)
+  return pauses.set(live(self, "pause_name"), check_text("pause_name", name), true)
 end
 
 --- Ends what `pause_name` began; hosts are woken at once.
@@ -74,7 +74,7 @@ end
 ---@return string? message
 ---@return string? code
 function methods:resume_name(name)
-  return pauses().set(live(self, "resume_name"), check_text("resume_name", name), false)
+  return pauses.set(live(self, "resume_name"), check_text("resume_name", name), false)
 end
 
 --- No job starts anywhere until `resume_all`: every queue is paused, adopted tables and queues that
@@ -82,13 +82,13 @@ end
 ---@return boolean|nil changed false: all were paused
 ---@return string? message
 ---@return string? code
-function methods:pause_all() return pauses().set(live(self, "pause_all"), nil, true) end
+function methods:pause_all() return pauses.set(live(self, "pause_all"), nil, true) end
 
 --- Ends what `pause_all` began; queues and names that are paused by themselves stay so.
 ---@return boolean|nil changed false: they were not paused
 ---@return string? message
 ---@return string? code
-function methods:resume_all() return pauses().set(live(self, "resume_all"), nil, false) end
+function methods:resume_all() return pauses.set(live(self, "resume_all"), nil, false) end
 
 --- Has a host have so many workers, until it ends: its id, or a machine's name. What it has then.
 ---@param host integer|string

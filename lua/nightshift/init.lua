@@ -3,11 +3,9 @@
 -- This file is the public face; the verbs are in db.lua, queue.lua and
 -- job.lua, the typed reference in library/nightshift.lua.
 
-local address = require "nightshift.address"
 local background = require "nightshift.background"
 local core = require "nightshift.core"
 local db = require "nightshift.db"
-local hooks = require "nightshift.hooks"
 local job = require "nightshift.job"
 local locks = require "nightshift.lock"
 local options = require "nightshift.options"
@@ -20,7 +18,7 @@ local nightshift = {
   encode = core.encode,     --- value -> JSON text
   decode = core.decode,     --- JSON text -> value
   background = background.define,
-  on = hooks.on,            --- has a function called in each worker of a host
+  on = job.hooks.on,        --- has a function called in each worker of a host
   discard = job.discard,    --- raises, below a handler: the job is dead
   retry_in = job.retry_in,  --- raises, below a handler: the next attempt comes so much later
   shared = core.shared,     --- a dict that all workers of a host share
@@ -53,7 +51,7 @@ end
 
 --- The options, with the default address when they name no server.
 local function with_address(given)
-  local default = not names_server(given) and address.default()
+  local default = not names_server(given) and options.address()
   if not default then return given end
   local all = {}
   for key, value in pairs(default) do all[key] = value end

@@ -12,7 +12,7 @@
 
 local job = require "nightshift.job"
 local options = require "nightshift.options"
-local scope = require "nightshift.scope"
+local scope = require("nightshift.failure").scope
 
 local raise, values = options.raise, options.values
 

@@ -6,10 +6,9 @@
 -- and sent when the handler has returned. A worker is replaced when a handler has damaged its
 -- standard library; the functions that find that out are kept in locals.
 
-local address = require "nightshift.address"
 local core = require "nightshift.core"
 local handlers = require "nightshift.handlers"
-local hooks = require "nightshift.hooks"
+local hooks = require("nightshift.job").hooks
 local job = require "nightshift.job"
 local locks = require "nightshift.lock"
 local options = require "nightshift.options"
@@ -461,7 +460,7 @@ end
 ---@return function? finish called at the end of a worker
 function worker.prepare(files, api, connection, memory, max_children)
   replace_exit(api)
-  address.serve(connection)
+  options.serve(connection)
   local standard = library()
   local set, message = handlers.load(files)
   if not set then return nil, message end

@@ -243,7 +243,7 @@ describe("a job that is cancelled while it waits in a host", function()
     local folder = fixture.dir()
     local h = host.start(url, ([[return { slow = function(job)
       io.open("%s/" .. job.id, "w"):close()
-      while not io.open "%s/go" do os.execute "sleep 0.02" end
+      while not io.open "%s/go" do require "nightshift.core".sleep(0.02) end
     end }]]):format(folder, folder), { "--workers", "1" })
     local ids = {}
     for i = 1, 3 do ids[i] = assert(q:push("slow", i)) end

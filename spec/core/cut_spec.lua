@@ -5,7 +5,7 @@ local core = require "nightshift.core"
 local db = require "spec.support.db"
 local designs = require "spec.support.designs"
 local host = require "spec.support.host"
-local journal = require "spec.torture.journal"
+local journal = require "spec.support.proc".journal
 local nightshift = require "nightshift"
 local proc = require "spec.support.proc"
 local proxy = require "spec.support.proc".proxy
@@ -569,7 +569,7 @@ end)
 describe("a storm of KILL QUERY", function()
   local KILLS = tonumber(os.getenv "NIGHTSHIFT_KILLS") or math.ceil(500 / proc.limit(1))
   local HANDLER = [[
-  local journal = require "spec.torture.journal"
+  local journal = require "spec.support.proc".journal
   local note
   return { work = function(job)
     note = note or journal.writer(%q, "runs")

@@ -560,7 +560,7 @@ describe("a host that", function()
           os.execute("kill -9 " .. host())
           os.execute "sleep 5"
         end,
-        innocent = function() os.execute "sleep 0.01" end,
+        innocent = function() require "nightshift.core".sleep(0.01) end,
       }]])
     local items = {}
     for i = 1, 200 do items[i] = { "innocent", i, { max_crashes = 1 } } end

@@ -175,7 +175,7 @@ describe("in a host:", function()
       local h = host.start(url, script [[return {
       work = function() return semaphore("gpu", 2)(function()
         local inside = shared:incr "inside"
-        os.execute "sleep 0.02"
+        require "nightshift.core".sleep(0.02)
         shared:incr("inside", -1)
         return inside
       end) end,

@@ -167,7 +167,7 @@ end
 
 -- luacheck: push no max line length
 local published = {
-  { "migration_task", read "examples/migration/seed.lua":match "CREATE TABLE.-=utf8",
+  { "migration_task", read "examples/migration/tools.lua":match "CREATE TABLE.-=utf8",
     "(status, iteration, imageUrl) SELECT 'open', 0, CONCAT('http://localhost/', seq)",
     [[{ table = "migration_task", name = "task",
     status = { column = "status", open = "open", processing = "processing", done = "complete" },

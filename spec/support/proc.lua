@@ -31,22 +31,31 @@ function proc.limit(seconds) return seconds * patience end
 -- more closely.
 function proc.cases(n) return math.ceil(n / patience) end
 
--- Folders of runs that were killed.
-for folder in io.popen("ls -d /tmp/nightshift-spec-* 2>/dev/null"):lines() do
-  local pid = folder:match "spec%-(%d+)%-"
-  if pid and not nst.kill(tonumber(pid), "0") then nst.remove(folder) end
+-- Removes folders of runs that were killed.
+local function sweep()
+  for folder in io.popen("ls -d /tmp/nightshift-spec-* 2>/dev/null"):lines() do
+    local pid = folder:match "spec%-(%d+)%-"
+    if pid and not nst.kill(tonumber(pid), "0") then nst.remove(folder) end
+  end
 end
 
--- All temporary folders of this run; other users may pass through it.
-local temporary = assert(nst.mkdtemp(("/tmp/nightshift-spec-%d-"):format((nst.ids()))))
-os.execute("chmod 711 " .. temporary)
+local temporary -- has all temporary folders of this run; other users may pass through it
 
 --- A new folder that only we may enter.
 -- @treturn string path
-function proc.folder() return assert(nst.mkdtemp(temporary .. "/")) end
+function proc.folder()
+  if not temporary then
+    sweep()
+    temporary = assert(nst.mkdtemp(("/tmp/nightshift-spec-%d-"):format((nst.ids()))))
+    os.execute("chmod 711 " .. temporary)
+  end
+  return assert(nst.mkdtemp(temporary .. "/"))
+end
 
 --- The end of the run.
-function proc.clean() nst.remove(temporary) end
+function proc.clean()
+  if temporary then nst.remove(temporary) end
+end
 
 local Process = {}
 Process.__index = Process
@@ -312,5 +321,47 @@ function Proxy:packets()
 end
 
 proc.proxy = proxy
+
+-- ------------------------------------------------------------------- journals
+
+-- Append-only files that many processes write at once: attempts, acknowledgements, runs. A line
+-- is one write with O_APPEND, so lines never mix and a writer that is killed leaves whole
+-- lines. Words are separated by blanks and hold none; the second is the monotonic time.
+--
+-- Files of a torture: `pushes`, `runs`, `verbs`, `faults`; see the writers for their lines.
+local journal = {}
+proc.journal = journal
+
+--- Opens a file for appending.
+-- @tparam string folder
+-- @tparam string name
+-- @treturn function write(kind, ...), which adds a line
+function journal.writer(folder, name)
+  local file = assert(io.open(folder .. "/" .. name, "ab"))
+  file:setvbuf "no" -- with a buffer a long line is two writes
+  return function(kind, ...)
+    local words = table.pack(kind, ("%.6f"):format(nst.clock()), ...)
+    for i = 1, words.n do words[i] = tostring(words[i]) end
+    assert(file:write(table.concat(words, " ") .. "\n"))
+  end
+end
+
+--- The lines of a file as lists of words; the time is a number.
+-- @treturn function iterator
+function journal.lines(folder, name)
+  local file = io.open(folder .. "/" .. name, "rb")
+  if not file then return function() end end
+  return function()
+    local line = file:read "l"
+    if not line then
+      file:close()
+      return nil
+    end
+    local words = {}
+    for word in line:gmatch "%S+" do words[#words + 1] = word end
+    words[2] = tonumber(words[2])
+    return words
+  end
+end
 
 return proc

@@ -1,7 +1,7 @@
 --- Programs that specs run beside them: programs.lua NAME ARGUMENT…
 
 local core = require "nightshift.core"
-local journal = require "spec.torture.journal"
+local journal = require "spec.support.proc".journal
 local nightshift = require "nightshift"
 local nst = require "nst"
 

@@ -9,7 +9,7 @@
 --     report.counts        -- what was looked at
 
 local checks = require "spec.torture.checks"
-local journal = require "spec.torture.journal"
+local journal = require "spec.support.proc".journal
 local torture_rows = checks.rows
 local torture_ticks = checks.ticks
 

@@ -5,7 +5,7 @@
 local nightshift = require "nightshift"
 local nst = require "nst"
 local host = require "spec.support.host"
-local journal = require "spec.torture.journal"
+local journal = require "spec.support.proc".journal
 local proc = require "spec.support.proc"
 
 local Cast = {}

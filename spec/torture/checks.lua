@@ -2,7 +2,7 @@
 -- hosts, the ticks of a schedule, jobs pushed for dead ones. The audit and run.lua call them.
 
 local nst = require "nst"
-local journal = require "spec.torture.journal"
+local journal = require "spec.support.proc".journal
 local proc = require "spec.support.proc"
 
 -- ---------------------------------------------------------------- old trees

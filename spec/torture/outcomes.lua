@@ -14,7 +14,7 @@
 -- Pushes of handlers are in `pushes`, in the form of pusher.lua.
 
 local nst = require "nst"
-local journal = require "spec.torture.journal"
+local journal = require "spec.support.proc".journal
 local checks = require "spec.torture.checks"
 local torture_rows, deaths = checks.rows, checks.deaths
 

@@ -5,7 +5,7 @@
 
 local nightshift = require "nightshift"
 local nst = require "nst"
-local journal = require "spec.torture.journal"
+local journal = require "spec.support.proc".journal
 
 local roles = {}
 

@@ -189,7 +189,7 @@ describe("polls:", function()
         if os.execute("mkdir " .. remote .. "/" .. job.key .. " 2>/dev/null") then
           note(job, "started", job.key)
           if job.payload.dies then os.execute "kill -9 $PPID" end
-          while job.payload.waits and not exists(remote .. "/go") do os.execute "sleep 0.02" end
+          while job.payload.waits and not exists(remote .. "/go") do require "nightshift.core".sleep(0.02) end
         end
         return { key = job.key }
       end,

@@ -104,7 +104,7 @@ describe("trees:", function()
       local h = host.start(url, ([[return {
       slow = function(job)
         io.open("%s/" .. job.id, "w"):close()
-        while not job:cancelled() do os.execute "sleep 0.02" end
+        while not job:cancelled() do require "nightshift.core".sleep(0.02) end
       end,
       parent = function(job) for i = 1, 200 do job:spawn "slow" end return job:wait() end,
     }]]):format(folder))
@@ -733,7 +733,7 @@ describe("pauses:", function()
       local h = host.start(url, ([[return {
       slow = function(job)
         io.open("%s/" .. job.id, "w"):close()
-        while not io.open "%s/go" do os.execute "sleep 0.02" end
+        while not io.open "%s/go" do require "nightshift.core".sleep(0.02) end
       end,
       parent = function(job)
         if job.phase > 0 then return end
@@ -773,7 +773,7 @@ describe("pauses:", function()
       end,
       leaf = function(job)
         local rows = assert(job:db():execute("INSERT INTO seen (id, run) VALUES (?, ?)", job.id, job.run))
-        os.execute "sleep 0.01"
+        require "nightshift.core".sleep(0.01)
         if job.polls < job.payload % 3 then return job:again(0.01) end
         return 1
       end,

@@ -571,7 +571,7 @@ describe("a circle that a parent and its child close at one moment", function()
   local HANDLERS = [[
 local function pass(job)
   io.stderr:write("runs " .. job.name .. "\n")
-  repeat os.execute "sleep 0.01" until io.open(os.getenv "GATE" .. job.name)
+  repeat require "nightshift.core".sleep(0.01) until io.open(os.getenv "GATE" .. job.name)
   io.stderr:write("leaves " .. job.name .. "\n")
 end
 return {

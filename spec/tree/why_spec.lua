@@ -117,7 +117,7 @@ describe("reasons:", function()
       job:progress(0.1, "before")
       local held <close> = assert(job:db():lock("report"):acquire(600))
       job:log "got it"
-      while not job:cancelled() do os.execute "sleep 0.05" end
+      while not job:cancelled() do require "nightshift.core".sleep(0.05) end
     end }]]
 
     it("says who has it, and what it said before when it has it", function()

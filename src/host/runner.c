@@ -1,6 +1,6 @@
 /*
 ** The thread of a runner: a Lua state with a connection of its own, which does rounds until the
-** host ends (lua/nightshift/runner.lua). runners.c and schedules.c have what runners of adopted
+** host ends (lua/nightshift/failure.lua). runners.c and schedules.c have what runners of adopted
 ** tables, and of schedules, share with the host.
 **
 ** Invariant: a runner shares only the exchange with the host, and waits there. (Not asserted: a

@@ -3,7 +3,6 @@
 -- A command ends early by `context.fail`, which raises a table that the main
 -- function turns into one line on stderr and an exit code.
 
-local address = require "nightshift.address"
 local nightshift = require "nightshift"
 local options = require "nightshift.options"
 
@@ -81,7 +80,7 @@ end
 --- Ends a command that would make a private database only to find it empty.
 ---@param args table
 function context.check_place(args)
-  if MAKES[args.command] or args.url or address.default() then return end
+  if MAKES[args.command] or args.url or options.address() then return end
   local home <close> = io.open ".nightshift"
   if home then return end
   context.fail(context.CONFIG, "there is no database to look at: no --url was given, $NIGHTSHIFT_URL is not set, "
@@ -94,7 +93,7 @@ end
 ---@return string
 function context.origin(args)
   if args.url then return "the address is from " .. (args.from["--url"] or "--url") end
-  if address.default() then return "the address is from $NIGHTSHIFT_URL" end
+  if options.address() then return "the address is from $NIGHTSHIFT_URL" end
   return ("without --url and $NIGHTSHIFT_URL it is the private server of %s"):format(here())
 end
 

@@ -2,7 +2,6 @@
 -- doctor checks that server, database and hosts are as Nightshift needs them; and it prints the
 -- grants of a role.
 
-local address = require "nightshift.address"
 local adopt = require "nightshift.cli.adopt"
 local context = require "nightshift.cli.context"
 local core = require "nightshift.core"
@@ -286,7 +285,7 @@ end
 
 function commands.version(args)
   local facts = { version = nightshift._VERSION, schema = newest_schema(), lua = _VERSION }
-  if args.url or address.default() then ask_server(args, facts) end
+  if args.url or options.address() then ask_server(args, facts) end
   if args.json then return output.json(facts) end
   output.line("nightshift  " .. facts.version)
   output.line("schema      " .. facts.schema)

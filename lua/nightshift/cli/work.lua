@@ -1,6 +1,5 @@
 --- Command work: hands the handler files to the host.
 
-local address = require "nightshift.address"
 local adopt = require "nightshift.cli.adopt"
 local core = require "nightshift.core"
 local context = require "nightshift.cli.context"
@@ -240,7 +239,7 @@ function work.commands.work(args)
     log_done = args.log_done == "on",
     files = args.files,
   }
-  config.url = args.url or (address.default() or {}).url
+  config.url = args.url or (options.address() or {}).url
   local there, host = pcall(require, "nightshift.host")
   if not there then
     context.fail(context.FAILURE, "work needs the program nightshift; this is plain Lua with the module only")

@@ -166,7 +166,7 @@ function checks.statements(seen)
   local found = ("%d of %d prepared statements are open"):format(used, limit)
   if used > 0.8 * limit then
     return "warn", found .. ": programs get error 1461 when there are no more",
-      "raise max_prepared_stmt_count: a host keeps at most 50, a handle 8; find who keeps the others"
+      "raise max_prepared_stmt_count: a host keeps at most 50, a handle 9; find who keeps the others"
   end
   return "ok", found
 end

@@ -7,7 +7,7 @@ local core = require "nightshift.core"
 local filter = require "nightshift.filter"
 local hosts = require "nightshift.report.hosts"
 local options = require "nightshift.options"
-local pauses = require "nightshift.pauses"
+local pauses = require("nightshift.queue").pauses
 local units = require "nightshift.units"
 
 local report = {}

@@ -7,9 +7,9 @@
 
 local core = require "nightshift.core"
 local definition = require "nightshift.schedule.definition"
+local failure = require "nightshift.failure"
 local nightshift = require "nightshift"
 local options = require "nightshift.options"
-local rounds = require "nightshift.runner"
 local schedule = require "nightshift.schedule"
 local zone = require "nightshift.schedule.zone"
 
@@ -295,7 +295,7 @@ end
 --- Works until the host ends.
 function runner:run()
   local host = self.host
-  rounds.run(function(seconds, failed)
+  failure.rounds(function(seconds, failed)
     host.fired()
     return host.wait(seconds, failed, self.generation)
   end, function() return round(self) end, function(text)

@@ -11,7 +11,7 @@ local failure = require "nightshift.failure"
 local mapping = require "nightshift.source.mapping"
 local options = require "nightshift.options"
 local pay = require "nightshift.source.pay"
-local steps = require "nightshift.source.steps"
+local steps = require("nightshift.source.text").steps
 local take = require "nightshift.source.take"
 local units = require "nightshift.units"
 

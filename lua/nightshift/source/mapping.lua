@@ -8,7 +8,6 @@
 local core = require "nightshift.core"
 local failure = require "nightshift.failure"
 local options = require "nightshift.options"
-local steps = require "nightshift.source.steps"
 
 local caught, fail, must, raise = failure.caught, failure.fail, failure.must, options.raise
 
@@ -221,8 +220,10 @@ local function find_columns(map)
       if field.name:lower() == wanted:lower() then map.parts[name] = field end
     end
     if wanted and not map.parts[name] then
+      local names = {}
+      for i, field in ipairs(map.fields) do names[i] = field.name end
       invalid("%s: table '%s' has no column '%s'; it has: %s", called(name), map.table, options.shown(wanted),
-        table.concat(steps.ids(map.fields, "name"), ", "))
+        table.concat(names, ", "))
     end
   end
 end

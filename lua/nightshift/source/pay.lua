@@ -6,7 +6,7 @@
 
 local core = require "nightshift.core"
 local failure = require "nightshift.failure"
-local steps = require "nightshift.source.steps"
+local steps = require("nightshift.source.text").steps
 
 local pay = {}
 

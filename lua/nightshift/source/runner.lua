@@ -10,9 +10,8 @@ local core = require "nightshift.core"
 local failure = require "nightshift.failure"
 local nightshift = require "nightshift"
 local pay = require "nightshift.source.pay"
-local rounds = require "nightshift.runner"
 local source = require "nightshift.source.table"
-local steps = require "nightshift.source.steps"
+local steps = require("nightshift.source.text").steps
 local take = require "nightshift.source.take"
 local tend = require "nightshift.source.tend"
 
@@ -253,7 +252,7 @@ end
 --- Works until the host ends. A session that is gone has lost the lock.
 function runner:run()
   local host = self.host
-  rounds.run(function(seconds)
+  failure.rounds(function(seconds)
     core.sleep(REST)
     return host.wait(seconds)
   end, function() return round(self) end, function(text, code)

@@ -10,7 +10,7 @@
 local core = require "nightshift.core"
 local crash = require "nightshift.testing.crash"
 local handlers = require "nightshift.handlers"
-local hooks = require "nightshift.hooks"
+local hooks = require("nightshift.job").hooks
 local nightshift = require "nightshift"
 local options = require "nightshift.options"
 local runner = require "nightshift.schedule.runner"

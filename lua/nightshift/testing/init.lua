@@ -10,7 +10,6 @@
 -- Invariant: no statement but a look at its tables goes to a database that this module has not
 -- made. Such a database has a mark with its own name in nightshift_meta.
 
-local address = require "nightshift.address"
 local core = require "nightshift.core"
 local crash = require "nightshift.testing.crash"
 local definition = require "nightshift.schedule.definition"
@@ -233,7 +232,7 @@ function testing.open(where)
     if not handle then return nil, keeper, url end
     self = setmetatable({ url = url, _handle = handle, _keeper = keeper, _given = given, _ahead = 0 }, meta)
     move_ticks(self)
-    address.serve { url = url }
+    options.serve { url = url }
     current = self
   end
   local ok
@@ -358,7 +357,7 @@ function methods:close()
   if rawget(self, "_db") then self._db:close() end
   self._handle:close()
   self._keeper:close()
-  address.serve {}
+  options.serve {}
   definition.next, definition.due = next_tick, due_ticks
   current = nil
 end

@@ -55,9 +55,9 @@ const char *ns_sql_name(size_t i) {
 ** no place. The rest are as many as there are places. */
 static bool is_brief(const ns_db *db, ns_sql sql) {
   static const ns_sql brief[] = {
-      NS_SQL_HOLDER_CYCLE,  NS_SQL_SETTLE_LEASE,          NS_SQL_SETTLE_EXPIRY,
-      NS_SQL_SETTLE_HIDDEN, NS_SQL_QUEUE_PAUSED,          NS_SQL_CLAIM_PROMOTE_NEXT,
-      NS_SQL_HANDLE_IDS,    NS_SQL_CLAIM_ADMISSION_ENTER, NS_SQL_CLAIM_ADMISSION_LEAVE};
+      NS_SQL_HOLDER_CYCLE,       NS_SQL_SETTLE_LEASE, NS_SQL_SETTLE_EXPIRY,
+      NS_SQL_SETTLE_HIDDEN,      NS_SQL_HANDLE_IDS,   NS_SQL_CLAIM_ADMISSION_ENTER,
+      NS_SQL_CLAIM_PROMOTE_NEXT, NS_SQL_CLAIM_ADMISSION_LEAVE};
   for (size_t i = 0; i < sizeof brief / sizeof brief[0]; i++)
     if (brief[i] == sql)
       return !db->cfg.host_session;

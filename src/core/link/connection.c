@@ -34,7 +34,7 @@
 /* Statements that a connection keeps open. The server's limit, 16,382 by default, is for all
 ** programs. A host has two such connections, a listener and one more per adopted table. */
 #define HOST_PLACES 22
-#define PLACES 8
+#define PLACES 9
 /* A machine that vanishes is noticed by its silence, in seconds. */
 #define PROBE_AFTER 15
 #define PROBE_EVERY 5

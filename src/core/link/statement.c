@@ -246,18 +246,17 @@ static ns_status send_execution(ns_link *l, ns_stmt *s, ns_err *err) {
 
 ns_status ns_stmt_spell(ns_link *l, const ns_stmt *s, const ns_value *params, const ns_column *cols,
                         size_t row, ns_err *err) {
-  size_t k = 0;
+  const char *at = s->sql;
+  const char *end = at + s->nsql;
+  const char *mark;
   ns_buf_reset(&l->packet);
-  for (size_t i = 0; i < s->nsql; i++) {
-    int64_t v;
-    if (s->sql[i] != '?') {
-      ns_buf_addc(&l->packet, s->sql[i]);
-      continue;
-    }
-    v = params != NULL ? params[k].i : cols[k].ints[row];
+  for (size_t k = 0; (mark = memchr(at, '?', (size_t)(end - at))) != NULL; k++) {
+    int64_t v = params != NULL ? params[k].i : cols[k].ints[row];
+    ns_buf_add(&l->packet, at, (size_t)(mark - at));
     ns_buf_addf(&l->packet, "%lld", (long long)v);
-    k++;
+    at = mark + 1;
   }
+  ns_buf_add(&l->packet, at, (size_t)(end - at));
   return l->packet.oom ? ns_no_memory(err) : NS_OK;
 }
 
