@@ -631,7 +631,7 @@ describe("a slow database", function()
   --- A host with a job that has run up to its verdict; `go` lets it end.
   local function started()
     local go = fixture.dir() .. "/go"
-    local h = host.start(url, host.holding(go), { "--log", "json" })
+    local h = host.start(url, host.holding(go), { "--log", "json", "--output", "raw" })
     local id = assert(handle:queue("q"):push "hold")
     h:wait_line "^holds"
     return h, id, function() assert(io.open(go, "w")):close() end
