@@ -46,7 +46,8 @@ $(O)/private/%.o: SEES = -Isrc/include -Isrc/base -Isrc/core -Isrc/private
 $(O)/lua/%.o:  SEES = -Isrc/include -Isrc/base -Isrc/private -Isrc/lua $(LUA_CFLAGS)
 $(O)/host/%.o: SEES = -Isrc/include -Isrc/base -Isrc/core -Isrc/host \
   $(if $(filter $(SPEAKS_LUA),$@),-Isrc/lua $(LUA_CFLAGS))
-SPEAKS_LUA := $(addprefix $(O)/host/,main.o config.o runner.o runners.o schedules.o process/zygote.o worker/%.o)
+SPEAKS_LUA := $(addprefix $(O)/host/,main.o config.o runner.o runners.o schedules.o figures.o process/zygote.o \
+  worker/%.o)
 # Only the program has these: position independent, but no library.
 $(O)/host/%.o: PIC := -fPIE
 # Tests and benches see all.
@@ -97,7 +98,8 @@ $(MODULE): $(LUAC_O) $(PRIV_O) $(LIBRARY)
 $(PROGRAM): $(HOST_O) $(LUAC_O) $(PRIV_O) $(LIBRARY)
 	@mkdir -p $(@D)
 	$(SAY) LINK $@
-	$(Q)$(CC) $(LDFLAGS) -pie -rdynamic -o $@ $^ $(MARIADB_LIBS) $(JANSSON_LIBS) $(UV_LIBS) $(LUA_LIBS) -lm
+	$(Q)$(CC) $(LDFLAGS) -pie -rdynamic -o $@ $^ $(MARIADB_LIBS) $(JANSSON_LIBS) $(UV_LIBS) $(MHD_LIBS) \
+	  $(LUA_LIBS) -lm
 
 # ------------------------------------------------------ install and try
 

@@ -28,13 +28,16 @@ mkdir -p "$home"
 # A tmpdir of its own: a server that starts wipes the temporary tables in its
 # tmpdir, whosever they are.
 mkdir -p "$home/tmp"
+# What a job costs in the binary log is asked alone, on a server that has one.
+binlog=skip-log-bin
+case " $* " in *" --only capacity "*) binlog=log-bin=bin ;; esac
 # The settings the figures are measured with; run.lua prints these lines.
 cat >"$home/settings" <<END
 innodb-buffer-pool-size=1G
 innodb-log-file-size=512M
 innodb-flush-log-at-trx-commit=1
 performance-schema=OFF
-skip-log-bin
+$binlog
 skip-networking
 max-connections=500
 END

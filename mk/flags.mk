@@ -13,6 +13,8 @@ LUA_CFLAGS     ?= $(shell $(PKG) --cflags lua5.4 2>/dev/null)
 LUA_LIBS       ?= $(shell $(PKG) --libs lua5.4 2>/dev/null)
 JANSSON_LIBS   ?= $(shell $(PKG) --libs jansson 2>/dev/null)
 UV_LIBS        ?= $(shell $(PKG) --libs libuv 2>/dev/null)
+# For `work --http`; where it is missing the program is built without that.
+MHD_LIBS       ?= $(shell $(PKG) --libs libmicrohttpd 2>/dev/null)
 
 # `make DEBUG=1` builds with asserts, tiny first buffers and little optimisation;
 # SAN=address,undefined (or thread) adds sanitizers. Each has its own folder:

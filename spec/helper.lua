@@ -8,6 +8,7 @@ local proc = require "spec.support.proc"
 local db = require "spec.support.db"
 
 nst.setenv("NIGHTSHIFT_URL", nil) -- the developer's own database is not for us
+db.copy_installations()
 
 --- Waits until a function gives something true.
 -- @tparam function fn

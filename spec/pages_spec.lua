@@ -447,7 +447,7 @@ describe("the pages", function()
       for event in row:gmatch "`([%a_.]+)`" do told[event] = true end
     end
     local sources = "src/host/*.c src/host/*/*.c src/base/*.c src/base/*/*.c lua/nightshift/*.lua "
-      .. "lua/nightshift/source/*.lua lua/nightshift/schedule/*.lua"
+      .. "lua/nightshift/source/*.lua lua/nightshift/schedule/*.lua lua/nightshift/report/*.lua"
     for _, path in ipairs(listed("ls " .. sources .. " 2>/dev/null")) do
       local text = read(path)
       for call in text:gmatch "ns_log%([^;]*;" do

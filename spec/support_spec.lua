@@ -154,7 +154,8 @@ end
 describe("the bench", function()
   it("answers questions, as Markdown and as JSON", function()
     local file = os.tmpname()
-    local status, p = bench("--only push,claim,handles,work,latency,idle,flows --rounds 1 --scale 0.01 --json " .. file)
+    local asked = "push,claim,handles,work,latency,idle,flows,capacity"
+    local status, p = bench(("--only %s --rounds 1 --scale 0.01 --json %s"):format(asked, file))
     local report = nightshift.decode(read(file))
     os.remove(file)
     assert.equal(0, status, p:transcript())
@@ -169,6 +170,8 @@ describe("the bench", function()
     end
     assert.is_true(row(report, "bare SQL").p99_ms > 0)
     assert.is_true(row(report, "80 workers").server_cpu_s >= 0)
+    local alone, many = row(report, "pushed and worked off one by one"), row(report, "worked off, 8 workers")
+    assert.is_true(alone.redo_bytes > many.redo_bytes and many.redo_bytes > 100)
     assert.matches("innodb%-flush%-log%-at%-trx%-commit=1", report.settings)
     assert.matches("MariaDB", report.versions.server)
     for _, question in ipairs(report.questions) do

@@ -6,7 +6,7 @@
 -- are parameters, for the JSON only.
 local report = {}
 
-local UNITS = { ms = true, us = true, s = true, kib = true, mib = true, percent = true, per_s = true }
+local UNITS = { ms = true, us = true, s = true, kib = true, mib = true, bytes = true, percent = true, per_s = true }
 -- Columns that come first, in this order; the rest follow by name.
 local FIRST = {
   "floor", "ours", "empty_rate", "full_rate", "free_rate", "blocked_rate", "rate", "ratio", "cost_ratio", "p50_ms",

@@ -1,15 +1,20 @@
 -- The cost of a host that is there. "idle": its processor time and the server's with nothing to do,
 -- and its statements. "memory": of each worker. "workers": 20,000 of them on one host, and a
--- process per job. Prints a JSON line for each figure.
+-- process per job. "capacity": bytes of redo, of the binary log and of the tables, of a job. Prints a
+-- JSON line for each figure.
 --   lua5.4 bench/questions/footprint.lua URL BUILD idle SECONDS WORKERS…
---   lua5.4 bench/questions/footprint.lua URL BUILD memory|workers [SCALE]
+--   lua5.4 bench/questions/footprint.lua URL BUILD memory|workers|capacity [SCALE]
 local core = require "nightshift.core"
 local nightshift = require "nightshift"
 local processes = require("bench.lib.programs").processes
+local tables = require("bench.lib.programs").tables
 
 -- The handlers for `nightshift work`.
 local handlers = {
   noop = function() end,
+  fails = function(job)
+    if job.attempts == 0 then return nil, "no" end
+  end,
   -- Ends when as many as the payload says have begun: when all are busy at once.
   -- They look 4,000 times a second, all together.
   meet = function(job)
@@ -49,6 +54,16 @@ function questions.workers(s)
     title = "Many workers",
     rounds = 1,
     ask = { function() return s:program("footprint", "workers", s.scale) end },
+  }
+end
+
+function questions.capacity(s)
+  return {
+    title = "Bytes of a job",
+    text = "Bytes per job: of the redo log, of the binary log, and what the files of the tables have grown by. Asked"
+      .. " alone (--only capacity), the server has a binary log.",
+    rounds = 1,
+    ask = { function() return s:program("footprint", "capacity", s.scale) end },
   }
 end
 
@@ -264,6 +279,98 @@ end
 function measures.workers(scale)
   isolated(tonumber(scale or 1))
   crowd(math.max(2, math.floor(20000 * tonumber(scale or 1))))
+end
+
+-- ------------------------------------------------------------------ capacity
+
+-- What the server counts: bytes. The binary log has one file, as it is small.
+local function counters()
+  local found = { binlog = 0 }
+  local row = assert(db:execute "SHOW GLOBAL STATUS LIKE 'Innodb_os_log_written'")[1]
+  found.redo = tonumber(row.Value)
+  row = assert(db:execute "SHOW MASTER STATUS")[1]
+  found.binlog = row and row.Position or 0
+  return found
+end
+
+-- The bytes of the files of our tables, by their names without "nightshift_".
+local function files()
+  local found, all = {}, 0
+  for _, row in ipairs(assert(db:execute [[SELECT NAME AS name, FILE_SIZE AS size
+    FROM information_schema.INNODB_SYS_TABLESPACES WHERE NAME LIKE CONCAT(DATABASE(), '/nightshift\\_%')]])) do
+    found[row.name:match "/nightshift_(.*)"] = row.size
+    all = all + row.size
+  end
+  return found, all
+end
+
+-- Does some work on `jobs` jobs, until purge has caught up; a line with the bytes per job.
+local function cost(title, jobs, work)
+  tables.rest(db)
+  local before, _, size = counters(), files()
+  work()
+  tables.rest(db)
+  local after, _, now = counters(), files()
+  local function each(counter) return (after[counter] - before[counter]) / jobs end
+  print(assert(nightshift.encode {
+    what = title, jobs = jobs, redo_bytes = each "redo", binlog_bytes = after.binlog > 0 and each "binlog" or nil,
+    tables_bytes = (now - size) / jobs,
+  }))
+end
+
+local function size_of(title, which)
+  tables.rest(db)
+  print(assert(nightshift.encode { what = title, file_mib = files()[which] / (1 << 20) }))
+end
+
+local function push_jobs(n, handler, at_once, bytes)
+  local queue, payload = assert(db:queue "bench"), ("x"):rep((bytes or 100) - 2)
+  for _ = 1, n // at_once do
+    local items = {}
+    for i = 1, at_once do items[i] = { handler, payload, { backoff = 0.001 } } end
+    if at_once == 1 then assert(queue:push(handler, payload)) else assert(queue:push_many(items)) end
+  end
+end
+
+-- A host works off what is there.
+local function work_off(options)
+  local _ <close> = processes.start_host { url = url, build = build, workers = 8, options = options,
+    script = "bench/questions/footprint.lua" }
+  await_end()
+end
+
+-- One job after the other, each in transactions of its own: the most that one can cost.
+local function one_by_one(n)
+  local _ <close> = processes.start_host { url = url, build = build, workers = 2,
+    script = "bench/questions/footprint.lua" }
+  for _ = 1, n do
+    push_jobs(1, "noop", 1)
+    repeat until not tables.ask(db, "SELECT id AS n FROM nightshift_job LIMIT 1")
+  end
+end
+
+function measures.capacity(scale)
+  local n = math.max(1000, 100000 * tonumber(scale or 1) // 1000 * 1000)
+  local few = n // 20
+  tables.empty(db)
+  cost("push_many, 1000 a time", n, function() push_jobs(n, "noop", 1000) end)
+  size_of(("the file of nightshift_job, %d jobs"):format(n), "job")
+  cost("worked off, 8 workers", n, work_off)
+  size_of(("the file of nightshift_finished, %d jobs"):format(n), "finished")
+  cost("deleted by prune", n, function() assert(db:prune { done = 0 }) end)
+  size_of("the same after the prune", "finished")
+  assert(db:execute "OPTIMIZE TABLE nightshift_finished")
+  size_of("the same after OPTIMIZE TABLE", "finished")
+  push_jobs(n, "noop", 1000)
+  cost("worked off, --history failed", n, function() work_off "--history failed" end)
+  size_of("the file of nightshift_job, without a job", "job")
+  cost("push_many, payload 4 KiB", few, function() push_jobs(few, "noop", few // 50, 4096) end)
+  cost("worked off, payload 4 KiB", few, work_off)
+  cost("push, one a time", few, function() push_jobs(few, "noop", 1) end)
+  work_off()
+  push_jobs(few, "fails", 1000 < few and 1000 or few)
+  cost("worked off, each failed once before", few, work_off)
+  cost("pushed and worked off one by one", few, function() one_by_one(few) end)
 end
 
 measures[what](table.unpack(arg, 4))

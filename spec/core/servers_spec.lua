@@ -25,23 +25,26 @@ local STARTED = "nightshift: started a private MariaDB in ./.nightshift (for dev
 
 local NOBODY = { "setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups" }
 
+-- With the real mariadb-install-db, and no copy of what it has made: `path` of command.
+local REAL = db.path
+
 -- The program comes by stdin, so that any user can read it.
-local function command(seconds, dir, prefix)
-  local list = { cwd = dir, env = { NIGHTSHIFT_URL = false }, stdin = PROGRAM, timeout = 60 }
+local function command(seconds, dir, prefix, path)
+  local list = { cwd = dir, env = { NIGHTSHIFT_URL = false, PATH = path }, stdin = PROGRAM, timeout = 60 }
   table.move(prefix or {}, 1, #(prefix or {}), 1, list)
   table.move({ proc.lua, "-", tostring(seconds) }, 1, 3, #list + 1, list)
   return list
 end
 
 -- A process that opens the private server of 'dir' and stays.
-local function user(dir, prefix)
-  local p = proc.start(command(100, dir, prefix))
+local function user(dir, prefix, path)
+  local p = proc.start(command(100, dir, prefix, path))
   p:wait_line("^open", 60)
   return p
 end
 
 -- One that opens it and ends.
-local function visit(dir, prefix) return proc.run(command(0, dir, prefix)) end
+local function visit(dir, prefix, path) return proc.run(command(0, dir, prefix, path)) end
 
 -- Runs a program of its own in 'dir'.
 local function script(dir, text)
@@ -93,7 +96,7 @@ describe("the private server", function()
   end)
 
   it("is made in .nightshift, says so once, and is there for the next at once", function()
-    local first = user(dir)
+    local first = user(dir, nil, REAL)
     local _, err = first:text()
     assert.equal(STARTED, err)
     assert.equal("*\n", read(dir .. "/.nightshift/.gitignore"))
@@ -247,13 +250,13 @@ describe("the private server", function()
   it("is made anew when its making was killed", function()
     for _, delay in ipairs { 0.05, 0.2, 0.4 } do
       local here = fixture.dir()
-      local p = proc.start(command(100, here))
+      local p = proc.start(command(100, here, nil, REAL))
       nst.sleep(delay)
       local pid = guardian(here)
       if pid then nst.kill(pid, "KILL") end
       p:signal "KILL"
       p:wait()
-      local status, out = visit(here)
+      local status, out = visit(here, nil, REAL)
       assert.equal(0, status, out)
       eventually(function() return not guardian(here) end)
     end
@@ -264,7 +267,7 @@ describe("the private server", function()
     for _, name in ipairs { "two words", "quo'te\"s", "a#b%41$HOME", "caf\u{e9}", "new\nline", long .. "/" .. long } do
       local here = dir .. "/" .. name
       assert.equal(0, (proc.run { "mkdir", "-p", here }))
-      local status, out, err = visit(here)
+      local status, out, err = visit(here, nil, REAL)
       assert.equal(0, status, out .. err)
       eventually(function() return not guardian(here) end)
     end
@@ -306,7 +309,7 @@ describe("the private server", function()
     before_each(function() os.execute("chown 65534 " .. dir) end)
 
     it("needs no rights", function()
-      user(dir, NOBODY)
+      user(dir, NOBODY, REAL)
       assert.equal("65534", io.popen("stat -c %u /proc/" .. server_pid(dir)):read "l")
     end)
 

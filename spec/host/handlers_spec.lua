@@ -807,10 +807,15 @@ describe("around a handler:", function()
   it("a long handler sees that its host drains", function()
     local id = q:push "long"
     local h = host.start(url, [[return { long = function(job)
-      print "begun"
-      io.stdout:flush()
       local n = 0
-      while not job:stopping() do require "nightshift.core".sleep(0.01) n = n + 1 end
+      while not job:stopping() do
+        n = n + 1
+        if n == 1 then
+          print "begun"
+          io.stdout:flush()
+        end
+        require "nightshift.core".sleep(0.01)
+      end
       return job:again(0, { n = n })
     end }]])
     h:wait_line("begun", 20)

@@ -10,6 +10,8 @@ local nst = require "nst"
 local proc = require "spec.support.proc"
 
 local db = {}
+--- $PATH as the run has it, with the real mariadb-install-db.
+db.path = os.getenv "PATH"
 local Server = {}
 Server.__index = Server
 
@@ -88,7 +90,7 @@ local function tail(path)
 end
 
 local function find(program)
-  for folder in (os.getenv "PATH" .. ":/usr/sbin:/usr/libexec"):gmatch "[^:]+" do
+  for folder in (db.path .. ":/usr/sbin:/usr/libexec"):gmatch "[^:]+" do
     local file = io.open(folder .. "/" .. program)
     if file then
       file:close()
@@ -98,12 +100,49 @@ local function find(program)
   error(program .. " is not installed: make deps")
 end
 
+-- The server's, as text.
+local function version()
+  local _, out = proc.run { find "mariadbd", "--no-defaults", "--version" }
+  return out:match "Ver ([%w.-]+)"
+end
+
 -- Folders of runs that were killed.
 local function sweep(parent)
   for folder in io.popen("ls -d " .. quoted(parent) .. "/server-* 2>/dev/null"):lines() do
     local pid = folder:match "server%-(%d+)%-"
     if pid and not nst.kill(tonumber(pid), "0") then nst.remove(folder) end
   end
+end
+
+-- Private servers and benches make data folders of their own. Where the words and the settings are
+-- those of an earlier one, this program gives them a copy. It stands before the real one in $PATH.
+local COPIER <const> = [=[
+#!/bin/sh
+# Made by spec/support/db.lua.
+copies=%s real=%s key= data=
+for word; do
+  case $word in
+    --datadir=*) data=${word#*=} ;;
+    --defaults-file=*) file=${word#*=} && key="$key $(grep -v / "$file")" ;;
+    *) key="$key $word" ;;
+  esac
+done
+[ -n "$data" ] || data=$(sed -n 's/^datadir=//p' "$file")
+copy=$copies-$(printf %%s "$key" | cksum | tr ' ' -)
+[ -r "$copy" ] && mkdir -p "$data" && cp -a "$copy/." "$data" && exit
+"$real" "$@" || exit
+cp -a --sparse=always "$data" "$copy.$$" 2>/dev/null && mv -T "$copy.$$" "$copy" 2>/dev/null || rm -rf "$copy.$$"
+]=]
+
+--- From now on processes find it.
+function db.copy_installations()
+  local folder = proc.build .. "/test"
+  local path = folder .. "/bin/mariadb-install-db"
+  assert(os.execute("mkdir -p " .. quoted(folder .. "/bin")))
+  local own = ("%s.%d"):format(path, (nst.ids()))
+  write(own, COPIER:format(quoted(folder .. "/copy-" .. version()), quoted(find "mariadb-install-db")))
+  assert(os.execute(("chmod 755 %s && mv %s %s"):format(quoted(own), quoted(own), quoted(path))))
+  nst.setenv("PATH", folder .. "/bin:" .. db.path)
 end
 
 -- A data folder as mariadb-install-db makes it. Most of what that does is to fill tables with help,
@@ -117,8 +156,7 @@ rm -rf "$1".new "$1".tmp && mkdir "$1".tmp || exit
 
 local function installed()
   if db.installed then return db.installed end
-  local _, version = proc.run { find "mariadbd", "--no-defaults", "--version" }
-  local folder = ("%s/test/%s%s"):format(proc.build, HOSTILE and "odd-" or "", version:match "Ver ([%w.-]+)")
+  local folder = ("%s/test/%s%s"):format(proc.build, HOSTILE and "odd-" or "", version())
   assert(os.execute("mkdir -p " .. quoted(proc.build .. "/test")))
   -- The installation must not see user=root: it would chown parts of the system.
   local places = { data = folder .. ".new", tmp = folder .. ".tmp" }
@@ -276,16 +314,18 @@ end
 -- database that tests have used is emptied and given out again, if all but its rows is as it
 -- was made. These are its files of definitions, its routines, and no session in it.
 
+local SESSIONS <const> = "SELECT COUNT(*) FROM information_schema.processlist WHERE db = '%s'"
 local ROUTINES <const> = "SELECT COUNT(*), COALESCE(MAX(modified), 0) FROM mysql.proc WHERE db = '%s'"
 
--- What tells whether tables, triggers, views or routines have changed.
-function Server:state_of(name)
+-- What tells whether tables, triggers, views or routines have changed: the files of definitions,
+-- and the answer to ROUTINES.
+function Server:state_of(name, routines)
   local files = nst.definitions(("%s/data/%s"):format(self.folder, name))
   if not files then return end -- a name that the server encodes
   local lines = {}
   for line in files:gmatch "[^\n]+" do lines[#lines + 1] = line end
   table.sort(lines)
-  lines[#lines + 1] = self:sql(ROUTINES:format(name))
+  lines[#lines + 1] = routines or self:sql(ROUTINES:format(name))
   return table.concat(lines, "\n")
 end
 
@@ -294,17 +334,20 @@ end
 function Server:learn_blank()
   self.blank = select(2, self:make())
   self.tables = {}
-  local list = self:sql(([[SELECT table_name FROM information_schema.tables
+  local list = self:sql(([[SELECT table_name, auto_increment IS NOT NULL FROM information_schema.tables
     WHERE table_schema = '%s' AND table_type = 'BASE TABLE']]):format(self.blank))
-  for tab in list:gmatch "[^\n]+" do
+  local counted = {}
+  for tab, counts in list:gmatch "([^\n\t]+)\t(%d)" do
     self.tables[tab] = self:sql(("SELECT EXISTS (SELECT 1 FROM `%s`.`%s`)"):format(self.blank, tab)) == "1"
+    if counts == "1" then counted[#counted + 1] = quoted(tab) end
   end
+  self.counted = table.concat(counted, ", ")
 end
 
 -- SQL that gives the tables with rows, or a next number, not as in a new database.
 function Server:touched(name)
   local parts = { ([[SELECT table_name FROM information_schema.tables
-    WHERE table_schema = '%s' AND auto_increment > 1]]):format(name) }
+    WHERE table_schema = '%s' AND table_name IN (%s) AND auto_increment > 1]]):format(name, self.counted) }
   for tab, filled in pairs(self.tables) do
     local its = ("SELECT * FROM `%s`.`%s`"):format(name, tab)
     local blank = ("SELECT * FROM `%s`.`%s`"):format(self.blank, tab)
@@ -319,23 +362,30 @@ function Server:touched(name)
   return table.concat(parts, " UNION ")
 end
 
--- Makes a used database as new.
+-- Makes a used database as new, by two connections: each costs the server as much as some tables.
 -- @return true, or nil when a session is in it, or false when it cannot be
 function Server:empty_again(name)
-  local state = self:state_of(name)
+  local ok, text = pcall(self.sql, self,
+    table.concat({ ROUTINES:format(name), SESSIONS:format(name), self:touched(name) }, ";\n"))
+  if not ok then return false end -- a table is gone
+  local lines = {}
+  for line in text:gmatch "[^\n]+" do lines[#lines + 1] = line end
+  local state = self:state_of(name, lines[1])
   if not state or state ~= self.definitions[name] then return false end
-  local busy = ("SELECT COUNT(*) FROM information_schema.processlist WHERE db = '%s'"):format(name)
-  if self:sql(busy) ~= "0" then return nil end
+  if lines[2] ~= "0" then return nil end
   local steps = { "SET lock_wait_timeout = 0, foreign_key_checks = 0" }
-  for tab in self:sql(self:touched(name)):gmatch "[^\n]+" do
+  for _, tab in ipairs(table.move(lines, 3, #lines, 1, {})) do
     steps[#steps + 1] = ("TRUNCATE `%s`.`%s`"):format(name, tab)
     if self.tables[tab] then
       steps[#steps + 1] = ("INSERT INTO `%s`.`%s` SELECT * FROM `%s`.`%s`"):format(name, tab, self.blank, tab)
     end
   end
   steps[#steps + 1] = ("ALTER SEQUENCE `%s`.nightshift_id RESTART"):format(name)
-  if not pcall(self.sql, self, table.concat(steps, ";")) then return false end
-  self.definitions[name] = self:state_of(name)
+  steps[#steps + 1] = ROUTINES:format(name)
+  local routines
+  ok, routines = pcall(self.sql, self, table.concat(steps, ";"))
+  if not ok then return false end
+  self.definitions[name] = self:state_of(name, routines)
   return true
 end
 

@@ -19,7 +19,7 @@ typedef struct asked {
   int64_t workers, drain_within, drain_timeout, memory, recycle, recycle_memory,
           max_children;
   bool drain, keep_env, strict, forget_done, allow_setuid, log_done;
-  const char *log, *output, *url, *user, *shared, *isolation;
+  const char *log, *output, *url, *user, *shared, *isolation, *http;
 } asked;
 
 static const nsl_field fields[] = {{"files", NSL_TABLE, 0},
@@ -43,6 +43,7 @@ static const nsl_field fields[] = {{"files", NSL_TABLE, 0},
                                    {"log", NSL_CSTR, offsetof(asked, log)},
                                    {"output", NSL_CSTR, offsetof(asked, output)},
                                    {"log_done", NSL_BOOL, offsetof(asked, log_done)},
+                                   {"http", NSL_CSTR, offsetof(asked, http)},
                                    {"url", NSL_CSTR, offsetof(asked, url)},
                                    {"connection", NSL_TABLE, 0},
                                    {"shared", NSL_CSTR, offsetof(asked, shared)},
@@ -144,6 +145,8 @@ static ns_status read_plain(lua_State *L, int idx, nsh_config *cfg,
                 : strcmp(a.output, "log") == 0 ? NSH_OUTPUT_LOG
                                                : NSH_OUTPUT_RAW;
   cfg->log_done = a.log_done;
+  cfg->http = a.http;
+  cfg->lua = LUA_VERSION_MAJOR "." LUA_VERSION_MINOR "." LUA_VERSION_RELEASE;
   cfg->keep_env = a.keep_env;
   cfg->fork_per_job = strcmp(a.isolation, "job") == 0;
   cfg->db.url = a.url;

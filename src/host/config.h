@@ -65,6 +65,8 @@ typedef struct nsh_config {
   ns_form form;          /* how log lines look */
   nsh_output output;     /* where what handlers print goes */
   bool log_done;         /* a line for each run that ends well */
+  const char *http;      /* where metrics and health are served, ADDRESS:PORT; NULL: nowhere */
+  const char *lua;       /* the interpreter's version; static */
   const char *shared;    /* size of the shared dict; NULL: see ns_region_open */
   bool fork_per_job;     /* isolation = "job" */
   bool keep_env;         /* workers keep the variables that nsh_secrets_drop would take */

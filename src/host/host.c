@@ -356,14 +356,21 @@ static void close_host(nsh_host *h) {
 }
 
 static ns_status start_dispatch(nsh_host *h, ns_err *err) {
-  ns_status st = nsh_runners_open(&h->runners, h->cfg, &h->exchange, err);
+  ns_status st = nsh_http_open(&h->http, h->cfg, &h->exchange, err);
+  h->pools.metrics = nsh_http_metrics(h->http);
+  if (st == NS_OK)
+    st = nsh_runners_open(&h->runners, h->cfg, &h->exchange, err);
   if (st == NS_OK)
     st = nsh_dispatch_open(&h->dispatch, h->cfg, &h->exchange, h->slots, err);
   if (st == NS_OK)
     st = nsh_dispatch_start(h->dispatch, err);
   if (st == NS_OK)
     st = nsh_runners_start(h->runners, err);
-  return st == NS_OK ? nsh_schedules_start(&h->schedules, h->cfg, &h->exchange, err) : st;
+  if (st == NS_OK)
+    st = nsh_schedules_start(&h->schedules, h->cfg, &h->exchange, err);
+  if (st == NS_OK)
+    st = nsh_figures_start(&h->figures, h->cfg, &h->exchange, h->http, err);
+  return st == NS_OK ? nsh_http_start(h->http, nsh_dispatch_slow(h->dispatch), err) : st;
 }
 
 /* From the first handlers to the end; h->code is set. */
@@ -428,12 +435,14 @@ int nsh_host_run(const nsh_config *cfg, ns_buf *known) {
   open_host(h, seed);
   run_loop(h);
   code = h->code;
+  nsh_http_stop(h->http);
   if (!nsh_schedules_close(h->schedules) || !nsh_runners_close(h->runners) ||
-      !nsh_dispatch_close(h->dispatch))
+      !nsh_figures_close(h->figures) || !nsh_dispatch_close(h->dispatch))
     nsh_mode_exit(code);
   if (h->drained && h->exchange.names != NULL)
     ns_buf_addf(known, "%s\n", h->exchange.names);
   close_host(h);
+  nsh_http_close(h->http); /* the last workers are counted */
   if (h->terminal >= 0)
     close(h->terminal);
   close(h->wakeup[0]);

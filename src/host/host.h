@@ -16,6 +16,7 @@
 #include "config.h"
 #include "dispatcher/dispatcher.h"
 #include "exchange/exchange.h"
+#include "http/http.h"
 #include "pool/pool.h"
 #include "process/process.h"
 #include "scripts.h"
@@ -242,6 +243,26 @@ ns_status nsh_schedules_start(nsh_schedules **out, const nsh_config *cfg, nsh_ex
 ** has to stay. NULL is allowed. */
 bool nsh_schedules_close(nsh_schedules *s);
 
+/* ----------------------------------------- figures of the database: figures.c */
+
+/*
+** The thread that reads the figures of the database for /metrics: as `status` has them, when a
+** request asks, with a connection of its own.
+**
+** Invariant: a host that is not asked has neither a Lua state nor a connection for it. (Not
+** asserted: a Lua state does not know its use.)
+*/
+
+typedef struct nsh_figures nsh_figures;
+
+/* Starts the thread, with all signals blocked. '*out' is to be closed, on errors, too; it is NULL
+** without a server. Errors: NOMEM. */
+ns_status nsh_figures_start(nsh_figures **out, const nsh_config *cfg, nsh_exchange *exchange,
+                            nsh_http *http, ns_err *err);
+
+/* Ends the thread. False: it is stuck, and all that it uses has to stay. NULL is allowed. */
+bool nsh_figures_close(nsh_figures *f);
+
 /* ------------------------------------------------------------- modes: mode.c */
 
 /*
@@ -275,6 +296,8 @@ typedef struct nsh_host {
   nsh_dispatch *dispatch;
   nsh_runners *runners;
   nsh_schedules *schedules;
+  nsh_http *http; /* NULL: there is no server */
+  nsh_figures *figures;
   nsh_pools pools;
   nsh_mode mode;
   int code;         /* exit code */

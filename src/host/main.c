@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "../lua/nsl.h"
+#include "clock.h"
 #include "host.h"
 #include "worker/worker.h"
 
@@ -28,7 +29,7 @@ Runs a host until it is told to stop. Messages go to stderr.
 @function work
 @tparam table config files, workers, queues, drain, drain_within (µs),
 drain_timeout (µs), memory (bytes per job), recycle (jobs), recycle_memory (bytes), max_children,
-isolation, user, log, output, log_done, url, connection
+isolation, user, log, output, log_done, http (ADDRESS:PORT), url, connection
 @treturn integer exit code
 @treturn string|nil with `drain`, and when nothing was left to do: the names it can run,
 a line each
@@ -105,6 +106,34 @@ static int host_hup(lua_State *L) {
   return 2;
 }
 
+/***
+Asks the server of a host (`work --http`).
+@function get
+@tparam string address
+@tparam string path
+@tparam number seconds to wait for the answer
+@treturn[1] integer status of HTTP
+@treturn[1] string text
+@treturn[2] nil
+@treturn[2] string message
+*/
+static int host_get(lua_State *L) {
+  const char *address = luaL_checkstring(L, 1);
+  const char *path = luaL_checkstring(L, 2);
+  int64_t timeout = (int64_t)(luaL_checknumber(L, 3) * NS_SECOND);
+  ns_buf *text = nsl_newbuf(L);
+  ns_err err;
+  int status;
+  if (nsh_http_get(address, path, timeout, &status, text, &err) != NS_OK) {
+    lua_pushnil(L);
+    lua_pushstring(L, err.message);
+    return 2;
+  }
+  lua_pushinteger(L, status);
+  lua_pushlstring(L, text->p, text->n);
+  return 2;
+}
+
 static int is_lua_file(const struct dirent *e) {
   size_t n = strlen(e->d_name);
   return e->d_name[0] != '.' && n > 4 && strcmp(e->d_name + n - 4, ".lua") == 0;
@@ -167,6 +196,7 @@ static int open_module(lua_State *L) {
                                        {"scan", host_scan},
                                        {"single", host_single},
                                        {"hup", host_hup},
+                                       {"get", host_get},
                                        {NULL, NULL}};
   luaL_newlib(L, functions);
   return 1;

@@ -295,6 +295,26 @@ static void arm_timer(nsh_host *h, int64_t now) {
   nsh_loop_arm(&h->loop, wait);
 }
 
+/* Why the host takes no jobs now; NULL: it does. */
+static const char *why_unready(const nsh_host *h) {
+  if (h->mode > NSH_MODE_RUNNING)
+    return h->mode == NSH_MODE_DRAINING ? "the host drains" : "the host ends";
+  if (h->pools.quiet)
+    return "the host rests, as SIGTSTP has told it";
+  return h->pools.zygote == NULL ? "no scripts are loaded"
+         : !h->ready             ? "its workers are not there yet"
+                                 : NULL;
+}
+
+static void tell_pulse(const nsh_host *h) {
+  if (h->http == NULL)
+    return;
+  nsh_http_beat(h->http, &(nsh_pulse){.unready = why_unready(h),
+                                      .wanted = (int64_t)h->pools.wanted,
+                                      .timeouts = h->pools.tally.timeouts,
+                                      .forks = h->pools.tally.forks});
+}
+
 void nsh_mode_check(nsh_host *h) {
   int64_t now = ns_mono_us();
   nsh_pool_lock(&h->pools); /* the event's changes count */
@@ -304,6 +324,7 @@ void nsh_mode_check(nsh_host *h) {
     return;
   if (h->mode == NSH_MODE_RUNNING)
     check_running(h);
+  tell_pulse(h);
   if (h->mode == NSH_MODE_DRAINING || h->mode == NSH_MODE_STOPPING)
     check_quiescent(h);
   if (h->mode == NSH_MODE_FINISHING && atomic_load(&h->exchange.away))

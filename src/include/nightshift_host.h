@@ -63,6 +63,9 @@ typedef struct ns_counters {
 
 ns_counters ns_count(const ns_db *db);
 
+/* How many connections this process has, of all its handles. From any thread. */
+size_t ns_connections(void);
+
 /* ---------------------------------------------------------------- schema */
 
 /* Text of the i-th statement of the schema (0-based), NULL after the last;

@@ -22,6 +22,7 @@ help.EXAMPLES = {
   version = { "version --json" },
   work = { "work jobs.lua", "work handlers/ --workers 8 --queues mail=3,default", "work jobs.lua --drain --single" },
   reload = { "reload --timeout 1m" },
+  health = { "health", "health --host web1 --timeout 2s", "health --http 127.0.0.1:9108" },
   adopt = { "adopt orders.lua", "adopt orders.lua --drain-into orders --yes" },
   push = { [[push mail email.send '{"to": "a@example.com"}' --delay 5m]],
     "push reports daily --unique nightly --on-conflict keep", "push files file.size - < payload.json",

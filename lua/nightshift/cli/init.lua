@@ -14,7 +14,7 @@ local cli = {}
 -- it loads, so a command loads its own module alone.
 local MODULES <const> = {
   { "setup", "init", "migrate", "doctor", "prune", "retain", "retention", "version" }, { "work", "work" },
-  { "reload", "reload" }, { "adopt", "adopt" },
+  { "reload", "reload", "health" }, { "adopt", "adopt" },
   { "push", "push" },
   { "jobs", "jobs", "errors", "show", "why", "wait", "retry", "cancel", "delete", "update", "run-now", "reprioritise",
     "move", "signal" },

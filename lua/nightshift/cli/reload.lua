@@ -1,5 +1,5 @@
---- Command reload: has the hosts of this machine read their scripts again, and waits for the
--- outcome.
+--- Commands on hosts of this machine. reload has them read their scripts again, and waits for the
+-- outcome. health says whether one lives.
 --
 -- HUP goes to each process that the database names as a host of this machine and that is one. A
 -- host writes the outcome of each reading, and when it began, by the clock of the machine. A
@@ -7,6 +7,7 @@
 
 local context = require "nightshift.cli.context"
 local core = require "nightshift.core"
+local nightshift = require "nightshift"
 local options = require "nightshift.options"
 local output = require "nightshift.cli.output"
 local versions = require "nightshift.versions"
@@ -106,6 +107,14 @@ function reload.define(parser)
     .. "and say how that ended: 1 where one could not, or did not answer.")
   command:option("--timeout", "How long to wait for them.", "30s")
   command:flag("--json", "Print JSON.")
+  local health = parser:command("health", "Say whether a host of this database on this machine lives: 0; or 1, and why "
+    .. "not. For probes of containers.")
+  health:option("--host", "This one, by its id or the name of its machine, wherever it runs. Default: any of this "
+    .. "machine.")
+  health:option("--http", "Ask /readyz of the host that serves it there (work --http). Default: the database.")
+    :argname "ADDRESS:PORT"
+  health:option("--timeout", "How long to wait for an answer.", "5s")
+  health:flag("--json", "Print JSON.")
 end
 
 local function who(host)
@@ -146,12 +155,16 @@ local function plain(hosts)
   return hosts
 end
 
+--- The program's own functions.
+local function program(command)
+  local there, host = pcall(require, "nightshift.host")
+  if there then return host end
+  context.fail(context.FAILURE, "%s needs the program nightshift; this is plain Lua with the module only", command)
+end
+
 function reload.commands.reload(args)
   local seconds = context.checked(options.duration, args.timeout, "--timeout") / 1e6
-  local there, host = pcall(require, "nightshift.host")
-  if not there then
-    context.fail(context.FAILURE, "reload needs the program nightshift; this is plain Lua with the module only")
-  end
+  local host = program "reload"
   local db <close> = context.connect(args)
   local bad, here = false, 0
   local hosts = context.must(reload_hosts(db._handle, host.hup, seconds, function(each)
@@ -162,6 +175,71 @@ function reload.commands.reload(args)
   if args.json then output.json(core.array(plain(hosts))) end
   if here == 0 then context.fail(context.FAILURE, "no host of this database runs on this machine") end
   return bad and context.FAILURE or 0
+end
+
+-- ----------------------------------------------------------------------- health
+
+local function first_line(path)
+  local file <close> = io.open(path)
+  return file and file:read "l" or "?"
+end
+
+--- Is the row's host the one that is asked for?
+local function is_meant(row, what, machine, boot)
+  if what then return row.host == what or row.id == math.tointeger(tonumber(what)) end
+  return row.host == machine and row.place:sub(1, #boot + 1) == boot .. " "
+end
+
+--- Of the hosts that are asked for the one that has beaten last; nil, and why there is none.
+local function find_live(handle, what)
+  local rows, message = handle:execute "@report_reload"
+  if not rows then return nil, message end
+  local machine, boot = first_line "/proc/sys/kernel/hostname", first_line "/proc/sys/kernel/random/boot_id"
+  local best
+  for _, row in ipairs(rows) do
+    if is_meant(row, what, machine, boot) and (not best or row.silent < best.silent) then best = row end
+  end
+  if not best then
+    return nil, what and ("there is no host '%s'"):format(what) or "no host of this database runs on " .. machine
+  elseif best.free == 1 then
+    return nil, who(best) .. " is gone"
+  elseif best.silent > SILENT then
+    return nil, ("%s has not beaten for %s"):format(who(best), output.span(best.silent / 1e6))
+  end
+  return best
+end
+
+--- By the database: a table for people and programs.
+local function ask_database(args, seconds)
+  context.check_place(args)
+  local db <close>, message = nightshift.open { url = args.url, connect_timeout = seconds, read_timeout = seconds }
+  if not db then return { ok = false, error = ("%s; %s"):format(message, context.origin(args)) } end
+  local row
+  row, message = find_live(db._handle, args.host)
+  if not row then return { ok = false, error = message } end
+  return { ok = true, id = row.id, host = row.host, pid = row.pid, beat = row.silent / 1e6 }
+end
+
+--- By the host itself.
+local function ask_host(args, seconds)
+  local status, text = program "health".get(args.http, "/readyz", seconds)
+  if status == 200 then return { ok = true, http = args.http } end
+  return { ok = false, http = args.http, error = status and output.one_line(text, 200) or text }
+end
+
+function reload.commands.health(args)
+  local seconds = context.checked(options.duration, args.timeout, "--timeout") / 1e6
+  if args.http and args.host then context.fail(context.USAGE, "--http names the host already; leave --host out") end
+  local health = (args.http and ask_host or ask_database)(args, seconds)
+  if args.json then
+    output.json(health)
+  elseif health.ok then
+    output.line(health.http and health.http .. " is ready"
+      or ("%s lives; its last beat was %s ago"):format(who(health), output.span(health.beat)))
+  else
+    context.complain("%s", health.error)
+  end
+  return health.ok and 0 or context.FAILURE
 end
 
 return reload

@@ -55,6 +55,8 @@ function work.define(parser)
     .. "without: raw, if the log is logfmt."):choices { "raw", "log" }
   command:option("--log-done", "A line of the log for each run that ends well too, at most 100 a second.")
     :choices { "on", "off" }:default "off"
+  command:option("--http", "Serves /metrics, /livez and /readyz there, like 127.0.0.1:9108; a port alone is of the "
+    .. "loopback. Default: nowhere."):argname "ADDRESS:PORT"
 end
 
 -- "name=number"; the number must be from 1 to `most`.
@@ -150,6 +152,15 @@ local function check_count(n, option)
   return n
 end
 
+--- "127.0.0.1:9108", "[::1]:9108", ":9108", "9108"
+local function check_http(text)
+  local port = text and (text:match "^(%d+)$" or text:match ":(%d+)$")
+  if text and not (port and tonumber(port) <= 65535 and #text < 120) then
+    context.fail(context.USAGE, "--http: '%s' is not ADDRESS:PORT, as 127.0.0.1:9108 is", text)
+  end
+  return text
+end
+
 local SOON = "60s" -- a drain waits for jobs due so soon
 
 local LOOKS = 3 -- at hosts, a quarter of a second apart: one may be about to end
@@ -237,6 +248,7 @@ function work.commands.work(args)
     log = args.log,
     output = args.output,
     log_done = args.log_done == "on",
+    http = check_http(args.http),
     files = args.files,
   }
   config.url = args.url or (options.address() or {}).url

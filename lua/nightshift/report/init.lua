@@ -363,10 +363,18 @@ end
 
 local STATES = { "ready", "scheduled", "running", "waiting", "dead" }
 
+--- Adds dead jobs. `bare`: without the right to see them there is no count of them.
+local function add_dead(tally, bare)
+  local ok, rows = pcall(ask, tally, "dead", LOOKED)
+  if ok then return add(tally, "dead", rows) end
+  if not bare or type(rows) ~= "table" or rows.code ~= "DENIED" then error(rows, 0) end
+  for _, queue in pairs(tally.by_id) do queue.dead = nil end
+end
+
 --- Counts go no further than MOST; a larger or an unfinished count is approximate.
 local function bound(tally, row)
   for _, state in ipairs(STATES) do
-    if tally.cut[state] or row[state] > MOST then
+    if row[state] and (tally.cut[state] or row[state] > MOST) then
       row[state] = math.min(row[state], MOST)
       row.approximate = row.approximate or {}
       row.approximate[state] = true
@@ -378,10 +386,11 @@ end
 -- seconds that the oldest ready job has waited; next: seconds to the next due one.
 ---@param handle userdata core handle
 ---@param now integer the server's clock, µs
+---@param bare boolean? an account that may not read history gets no count of dead jobs
 ---@return table[]? rows
 ---@return string? message
 ---@return string? code
-local function count_queues(handle, now)
+local function count_queues(handle, now, bare)
   local queues, message, code = handle:queues()
   if not queues then return nil, message, code end
   local tally, all, removed = { handle = handle, now = now, by_id = {}, cut = {} }, {}, {}
@@ -393,7 +402,7 @@ local function count_queues(handle, now)
     add_ready(tally)
     add_scheduled_and_waiting(tally)
     add(tally, "running", ask(tally, "running", LOOKED))
-    add(tally, "dead", ask(tally, "dead", LOOKED))
+    add_dead(tally, bare)
   end)
   if not ok and type(trouble) ~= "table" then error(trouble, 0) end
   if not ok then return nil, trouble.message, trouble.code end
@@ -434,6 +443,104 @@ function report.stats(handle)
   left = units.rows(left)
   return { now = units.seconds(now), queues = queues, holders = holders, unserved = left, paused = paused,
     counters = counters }
+end
+
+-- ------------------------------------------------------- figures of a host's /metrics
+
+-- A host has them read when a request asks (src/host/figures.c), at most every five seconds. An
+-- account of a host may read no history, so its figures may lack dead jobs.
+
+local UNSERVED_AGE = 60 -- s: names without a handler are looked for so often
+local READ_TIMEOUT = 5 -- s
+
+local function tell_queues(host, queues)
+  host.family("nightshift_jobs", "Jobs by queue and state; counts stop at " .. MOST .. ".")
+  for _, row in ipairs(queues) do
+    for _, state in ipairs(STATES) do
+      if row[state] then host.gauge("nightshift_jobs", row[state], "queue", row.name, "state", state) end
+    end
+  end
+  host.family("nightshift_jobs_capped", "1: there may be more jobs than were counted.")
+  for _, row in ipairs(queues) do
+    for _, state in ipairs(STATES) do
+      if row.approximate and row.approximate[state] then
+        host.gauge("nightshift_jobs_capped", 1, "queue", row.name, "state", state)
+      end
+    end
+  end
+  host.family("nightshift_queue_oldest_ready_age_seconds", "How long the oldest ready job has waited; 0: none is.")
+  for _, row in ipairs(queues) do
+    host.gauge("nightshift_queue_oldest_ready_age_seconds", math.max(row.oldest or 0, 0), "queue", row.name)
+  end
+  host.family("nightshift_queue_paused", "1: none of its jobs is started.")
+  for _, row in ipairs(queues) do
+    host.gauge("nightshift_queue_paused", row.paused and 1 or 0, "queue", row.name)
+  end
+end
+
+--- Ready jobs that no live host has a handler for, by queue.
+local function tell_unserved(self)
+  local now = core.clock()
+  if not self.unserved or now - self.unserved_at > UNSERVED_AGE then
+    local rows, message, code = hosts.unserved(self.handle)
+    if not rows then return nil, message, code end
+    local sums = {}
+    for _, row in ipairs(rows) do sums[row.queue] = (sums[row.queue] or 0) + row.n end
+    self.unserved, self.unserved_at = sums, now
+  end
+  self.host.family("nightshift_jobs_unserved", "Ready jobs with a name that no live host serves.")
+  for queue, n in pairs(self.unserved) do self.host.gauge("nightshift_jobs_unserved", n, "queue", queue) end
+  return true
+end
+
+--- Tells all figures; then the server's version.
+local function tell_figures(self)
+  local handle, host = self.handle, self.host
+  local server, message, code = handle:execute "@report_server"
+  if not server then return nil, message, code end
+  local now, queues, holders
+  now, message, code = handle:now()
+  if not now then return nil, message, code end
+  queues, message, code = count_queues(handle, now, true)
+  if not queues then return nil, message, code end
+  holders, message, code = handle:execute "@report_holders"
+  if not holders then return nil, message, code end
+  tell_queues(host, queues)
+  local live = 0
+  for _, row in ipairs(holders) do live = live + (row.kind == "host" and 1 or 0) end
+  host.family("nightshift_hosts", "Live hosts of the database.")
+  host.gauge("nightshift_hosts", live)
+  local ok
+  ok, message, code = tell_unserved(self)
+  if not ok then return nil, message, code end
+  return server[1].version
+end
+
+local figures = {}
+figures.__index = figures
+
+--- Answers requests until the host ends. What fails is said once, until it is well again.
+function figures:run()
+  while not self.host.wait() do
+    local server, message = tell_figures(self)
+    if not server and message ~= self.told then self.host.log("warn", "figures.failed", "error", message) end
+    self.told = not server and message or nil
+    self.host.tell(server ~= nil, server or nil)
+  end
+  self.db:close()
+end
+
+--- Opens the runner that reads them.
+---@param connection table options of nightshift.open
+---@param host table
+---@return table|nil
+---@return string? message
+---@return string? code
+function report.open(connection, host)
+  connection.read_timeout = math.min(connection.read_timeout or READ_TIMEOUT, READ_TIMEOUT)
+  local db, message, code = require "nightshift".open(connection)
+  if not db then return nil, message, code end
+  return setmetatable({ db = db, handle = db._handle, host = host }, figures)
 end
 
 --- Slots that are held, by name.

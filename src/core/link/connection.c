@@ -373,6 +373,15 @@ static void remove_from_links(const ns_link *l) {
   pthread_mutex_unlock(&links_lock);
 }
 
+size_t ns_connections(void) {
+  size_t n = 0;
+  pthread_mutex_lock(&links_lock);
+  for (const ns_link *l = links; l != NULL; l = l->next)
+    n++;
+  pthread_mutex_unlock(&links_lock);
+  return n;
+}
+
 bool ns_owns_socket(int fd) {
   bool found = false;
   pthread_mutex_lock(&links_lock);

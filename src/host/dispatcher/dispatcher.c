@@ -75,10 +75,13 @@ static void take_turn(nsh_dispatch *d, nsh_turn *t) {
 static void do_turn(nsh_dispatch *d, nsh_turn *t) {
   nsh_exchange_moved(d->exchange, true);
   nsh_maintenance_declare(d);
-  if (nsh_queues_run(d->queues, t))
-    nsh_maintenance_run(d, t);
-  else
+  if (!nsh_queues_run(d->queues, t)) {
     nsh_maintenance_put_back(d, t);
+    return;
+  }
+  nsh_maintenance_run(d, t);
+  if (d->error_at == 0)
+    atomic_store(&d->exchange->rounded_at, ns_mono_us());
 }
 
 /* ------------------------------------------------------------- the thread */
@@ -185,6 +188,7 @@ ns_status nsh_dispatch_start(nsh_dispatch *d, ns_err *err) {
   ns_status st;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &old);
+  atomic_store(&d->exchange->rounded_at, ns_mono_us());
   st = nsh_listen_start(d->listen, err);
   if (st == NS_OK)
     st = nsh_upkeep_start(d->upkeep, err);
@@ -195,6 +199,10 @@ ns_status nsh_dispatch_start(nsh_dispatch *d, ns_err *err) {
   pthread_sigmask(SIG_SETMASK, &old, NULL);
   d->running = st == NS_OK;
   return st;
+}
+
+const nsh_slow *nsh_dispatch_slow(const nsh_dispatch *d) {
+  return d->slow;
 }
 
 bool nsh_dispatch_close(nsh_dispatch *d) {

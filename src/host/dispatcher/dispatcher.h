@@ -28,6 +28,9 @@ ns_status nsh_dispatch_open(nsh_dispatch **out, const nsh_config *cfg, nsh_excha
 /* Starts the threads, with all signals blocked. */
 ns_status nsh_dispatch_start(nsh_dispatch *d, ns_err *err);
 
+/* Its waits for the database; borrowed. */
+const nsh_slow *nsh_dispatch_slow(const nsh_dispatch *d);
+
 /* After exchange->ended: waits for the threads and frees. Before a start it only
 ** closes. False: a thread is stuck, and the exchange and the configuration have to stay.
 ** NULL is allowed. */

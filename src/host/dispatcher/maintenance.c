@@ -243,6 +243,7 @@ static void check_holder(nsh_dispatch *d) {
   tell_holder(d);
   nsh_exchange_lock(d->exchange);
   d->exchange->lost_all = true;
+  nsh_count(&d->exchange->counts.leases_lost, (int64_t)d->exchange->outstanding);
   nsh_exchange_unlock(d->exchange);
   d->exchange->notify(d->exchange->notify_arg);
 }
@@ -299,6 +300,7 @@ static void check_claims(nsh_dispatch *d) {
   ns_err err;
   if (ns_release_unknown(d->db, &sum, &err) == NS_OK && sum.jobs > 0)
     ns_log(NS_LOG_ERROR, "mended", NS_FIELDS(ns_fi("jobs", sum.jobs)));
+  nsh_count(&d->exchange->counts.mended, sum.jobs);
   d->more = d->more || sum.jobs > 0;
 }
 

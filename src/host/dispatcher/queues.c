@@ -430,6 +430,7 @@ static void publish_turn(nsh_queues *q, const nsh_turn *t, ns_jobs *jobs, size_t
   ns_assert(settled <= m->unsettled);
   m->unsettled -= settled;
   m->counters = ns_count(d->db);
+  m->skew = ns_now(d->db) - ns_mono_us();
   if (n > 0 || settled > 0)
     nsh_exchange_turned(m);
   if (n > 0)
@@ -533,6 +534,7 @@ ns_status nsh_queues_open(nsh_queues **out, nsh_dispatch *d, ns_err *err) {
   nsh_queues *q = *out = nsh_alloc(sizeof *q);
   q->d = d;
   q->unsettled = NSH_RETRY_INIT;
+  q->unsettled.counts = &d->exchange->counts;
   mark_hot(q);
   q->served.closed = true; /* until the names of the handlers are known */
   q->due = -1;

@@ -20,6 +20,7 @@ void nsh_back_off(nsh_dispatch *d, const ns_err *err) {
   ns_log(NS_LOG_ERROR, "db.error",
          NS_FIELDS(ns_fs("code", ns_code(err->status)), ns_fi("number", err->sqlerr),
                    ns_fs("message", err->message)));
+  nsh_count(&d->exchange->counts.errors[err->status], 1);
   d->error_wait = d->error_wait == 0 ? ERROR_FIRST : d->error_wait * 2;
   d->error_wait = nsh_sooner(d->error_wait, ERROR_LAST);
   d->error_at = ns_mono_us() + d->error_wait;

@@ -424,6 +424,7 @@ void nsh_exchange_ids(nsh_exchange *m, const int64_t *ids, size_t n) {
 void nsh_exchange_lose(nsh_exchange *m, const nsh_touch *t) {
   nsh_must(ns_grow(&m->lost, &m->caplost, m->nlost + 1, sizeof *m->lost));
   m->lost[m->nlost++] = (nsh_lost){t->worker, t->seq, t->at, t->pid};
+  nsh_count(&m->counts.leases_lost, 1);
 }
 
 void nsh_exchange_revoke(nsh_exchange *m, const ns_notice *n) {

@@ -29,6 +29,23 @@ static inline int64_t nsh_sooner(int64_t a, int64_t b) {
   return a < b ? a : b;
 }
 
+/* --------------------------------------------------------------------- counts */
+
+#define NSH_CODES (NS_ESQL + 1)
+
+/* Counts of rare events since the start, for `--http`. Any thread adds to them. */
+typedef struct nsh_counts {
+  _Atomic int64_t dead, retries;     /* verdicts after which a job is dead, or runs again */
+  _Atomic int64_t leases_lost;       /* claims that turned out to be lost while their jobs ran */
+  _Atomic int64_t rescued, holders;  /* jobs that were given back, of so many dead holders */
+  _Atomic int64_t mended;            /* jobs that were nowhere */
+  _Atomic int64_t errors[NSH_CODES]; /* of the database, by ns_status */
+} nsh_counts;
+
+static inline void nsh_count(_Atomic int64_t *count, int64_t n) {
+  atomic_fetch_add_explicit(count, n, memory_order_relaxed);
+}
+
 /* ------------------------------------------------------------------- batches */
 
 /* Verdicts on their way to the database, with every byte they point to. Bytes live in chunks
@@ -199,6 +216,11 @@ typedef struct nsh_exchange {
   int64_t rest_due;  /* then: µs until the next scheduled job, -1: none */
   bool ended, clean; /* the thread is done; all was written */
   ns_counters counters;
+  int64_t skew; /* µs: the server's clock is ahead of our monotonic one by so much */
+
+  /* from any thread, for `--http` */
+  nsh_counts counts;
+  _Atomic int64_t rounded_at; /* monotonic µs: the dispatcher's last turn without an error */
 
   int64_t places[NSH_POOLS_MAX];  /* free places of each pool, less the jobs that arrive; below 0:
                                   ** so many jobs wait for pool 0 */
@@ -357,6 +379,7 @@ typedef struct nsh_retry {
   int64_t ill_at;    /* monotonic µs: when they are tried again */
   int64_t ill_wait;  /* µs: how long they wait; grows; 0: they have none */
   int64_t again_at;  /* monotonic µs: time for some; INT64_MAX: there is no need */
+  nsh_counts *counts; /* of verdicts that were written; NULL: not counted */
 } nsh_retry;
 
 #define NSH_RETRY_INIT                                                                             \

@@ -181,6 +181,8 @@ static void delay_ill(nsh_retry *u, size_t found, const ns_err *trouble, int64_t
     u->ill_wait = 0;
   if (found > 0) {
     log_trouble(trouble, found);
+    if (u->counts != NULL)
+      nsh_count(&u->counts->errors[NS_EBUSY], 1);
     u->ill_wait = u->ill_wait == 0 ? ILL_FIRST : u->ill_wait * 2;
     u->ill_wait = u->ill_wait < ILL_LAST ? u->ill_wait : ILL_LAST;
     u->ill_at = now + u->ill_wait;
@@ -226,6 +228,14 @@ static void log_verdict(const ns_verdict *v) {
     log_failure(v);
 }
 
+static void count_verdict(const nsh_retry *u, const ns_verdict *v) {
+  bool failed = v->kind == NS_FAIL || v->kind == NS_CRASH || v->kind == NS_LOST;
+  if (u->counts == NULL || v->status != NS_OK)
+    return;
+  nsh_count(&u->counts->dead, v->dead);
+  nsh_count(&u->counts->retries, failed && !v->dead);
+}
+
 /* A verdict that the database would not take becomes a failure; a failure that it would not
 ** take becomes a release. So the job does not stay claimed. */
 static bool soften_verdict(nsh_batch *b, ns_verdict *v) {
@@ -261,6 +271,7 @@ size_t nsh_retry_sort(nsh_retry *u, const ns_err *trouble, int64_t now) {
   for (size_t i = 0; i < u->batch.n; i++) {
     ns_verdict *v = &u->batch.items[i];
     log_verdict(v);
+    count_verdict(u, v);
     bool refused = v->status != NS_OK && v->status != NS_ESTALE && v->status != NS_EBUSY;
     if (v->status == NS_EBUSY && v->trouble) {
       nsh_batch_copy(&u->ill, v);

@@ -158,6 +158,23 @@ static void keep_output(nsh_process *w, nsh_batch *batch, ns_verdict *end) {
   w->printed = failed;
 }
 
+/* How long it has waited; below 0: not known. The clocks of two machines differ a little. */
+static int64_t time_waited(const nsh_pools *t, const nsh_task *task, int64_t began) {
+  int64_t waited = began + t->exchange->skew - task->due;
+  return task->due == 0 ? -1 : waited > 0 ? waited : 0;
+}
+
+/* 'began': as of ns_verdict. */
+static void measure_end(const nsh_pools *t, const nsh_task *task, ns_kind kind, int64_t micros,
+                        int64_t began) {
+  nsh_ran ran = {.queue = {task->queue->text, task->queue->n},
+                 .name = {task->name->text, task->name->n},
+                 .kind = kind,
+                 .micros = micros,
+                 .waited = time_waited(t, task, began)};
+  nsh_metrics_ran(t->metrics, &ran);
+}
+
 void nsh_messages_end(nsh_process *w, const ns_verdict *v, int64_t micros) {
   nsh_pools *t = w->pools;
   const nsh_task *task = nsh_process_task(w, 0);
@@ -172,6 +189,8 @@ void nsh_messages_end(nsh_process *w, const ns_verdict *v, int64_t micros) {
   end.heard = task->heard;
   end.began = v->kind == NS_RELEASE ? -1 : ns_mono_us() - micros;
   end.worker = (int64_t)w->index + 1;
+  if (t->metrics != NULL)
+    measure_end(t, task, v->kind, micros, end.began);
   if (v->kind != NS_RELEASE || v->go_on == 0) {
     end.name = nsh_batch_keep(batch, (ns_bytes){task->name->text, task->name->n});
     end.queue = nsh_batch_keep(batch, (ns_bytes){task->queue->text, task->queue->n});

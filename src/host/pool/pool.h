@@ -13,6 +13,7 @@
 #include <uv.h>
 
 #include "config.h"
+#include "http/http.h"
 #include "pool/process.h"
 
 /* A worker that waits for ids. */
@@ -69,6 +70,7 @@ typedef struct nsh_batched {
 typedef struct nsh_pools {
   const nsh_config *cfg;
   nsh_exchange *exchange;
+  nsh_metrics *metrics; /* of ended runs; NULL: not counted */
   nsh_slots *slots;
   nsh_inbox inbox;
   bool (*on_frame)(nsh_process *w, nsh_frame *f); /* for pool/process.c: nsh_messages_frame */

@@ -43,6 +43,7 @@ static bool next_member(nsh_task *t) {
   t->run = m->items[m->at].run;
   t->lease = m->items[m->at].lease;
   t->heard = m->items[m->at].heard;
+  t->due = m->items[m->at].due;
   return true;
 }
 
@@ -58,7 +59,7 @@ static void free_task(nsh_task *t) {
 const nsh_member *nsh_process_member(nsh_task *t, size_t at, nsh_member *room) {
   if (t->members != NULL)
     return at >= t->members->at && at < t->members->n ? &t->members->items[at] : NULL;
-  *room = (nsh_member){t->id, t->run, t->lease, t->heard};
+  *room = (nsh_member){t->id, t->run, t->lease, t->heard, t->due};
   return at == 0 ? room : NULL;
 }
 
@@ -90,6 +91,12 @@ static void join_task(nsh_process *w, const nsh_task *task) {
   nsh_pool_count(w, 1);
 }
 
+/* Since when a job could be claimed, by the server's clock. 0: not known, as it has waited for
+** other jobs or for a signal. */
+static int64_t due_of(const ns_job *job) {
+  return (job->follows & NS_HAS_AFTER) != 0 || job->phase > 0 ? 0 : job->due;
+}
+
 /* The task of a job, or of a batch that begins with it. */
 static nsh_task task_of(nsh_process *w, const ns_job *job) {
   return (nsh_task){.seq = w->next_seq,
@@ -98,6 +105,7 @@ static nsh_task task_of(nsh_process *w, const ns_job *job) {
                     .lease = job->lease,
                     .timeout = job->timeout,
                     .heard = job->heard,
+                    .due = due_of(job),
                     .name = nsh_names_get(&w->pools->names, job->name),
                     .queue = nsh_names_get(&w->pools->queues, job->queue)};
 }
@@ -128,7 +136,7 @@ bool nsh_process_give_bulk(nsh_process *w, const nsh_bulk *k) {
   m->n = k->n;
   for (size_t i = 0; i < k->n; i++) {
     const ns_job *job = k->items[i].job;
-    m->items[i] = (nsh_member){job->id, job->run, job->lease, job->heard};
+    m->items[i] = (nsh_member){job->id, job->run, job->lease, job->heard, due_of(job)};
   }
   t.timeout = o.timeout;
   t.members = m;

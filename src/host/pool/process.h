@@ -172,7 +172,7 @@ typedef enum nsh_stop_step {
 
 /* A job of a batch in a worker's hands. */
 typedef struct nsh_member {
-  int64_t id, run, lease, heard;
+  int64_t id, run, lease, heard, due;
 } nsh_member;
 
 typedef struct nsh_members {
@@ -186,6 +186,7 @@ typedef struct nsh_task {
   uint32_t seq;
   int64_t id, run, lease, timeout;
   int64_t heard; /* as of ns_job */
+  int64_t due;   /* since when it could be claimed, server µs; 0: not known */
   nsh_name *name;
   nsh_name *queue;
   nsh_members *members; /* owned; NULL: a job by itself */

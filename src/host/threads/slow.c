@@ -261,6 +261,11 @@ void nsh_slow_doing(nsh_slow *s, nsh_waiter who, size_t verdicts, bool claims) {
   atomic_store_explicit(&s->waits[who].claims, claims, memory_order_relaxed);
 }
 
+int64_t nsh_slow_since(const nsh_slow *s, nsh_waiter who, const char **what) {
+  *what = atomic_load(&s->waits[who].what);
+  return atomic_load(&s->waits[who].since);
+}
+
 void nsh_slow_owes(nsh_slow *s, nsh_waiter who, const nsh_retry *u) {
   set_owed(&s->owed, who, u);
 }

@@ -36,6 +36,10 @@ void nsh_slow_watch(nsh_slow *s, nsh_waiter who, ns_config *db);
 /* The work it is at from here on, for people: so many verdicts, and a claim. */
 void nsh_slow_doing(nsh_slow *s, nsh_waiter who, size_t verdicts, bool claims);
 
+/* Since when 'who' waits for an answer, monotonic µs, and of which statement (static); 0: it
+** does not. From any thread. */
+int64_t nsh_slow_since(const nsh_slow *s, nsh_waiter who, const char **what);
+
 /* Thread 'who' owes these verdicts from here on. If the verdicts have been taken out of the
 ** exchange it is still locked. */
 void nsh_slow_owes(nsh_slow *s, nsh_waiter who, const nsh_retry *u);

@@ -102,10 +102,14 @@ static bool keep_trying(void *arg, const ns_err *why) {
 /* -------------------------------------------------------- holders that died */
 
 /* A look that was BUSY is repeated by the next one. */
-static void log_look(ns_status st, const ns_rescued *sum, const ns_err *err) {
-  if (st != NS_OK && st != NS_EGONE)
+static void tell_look(nsh_exchange *m, ns_status st, const ns_rescued *sum, const ns_err *err) {
+  nsh_count(&m->counts.rescued, sum->jobs);
+  nsh_count(&m->counts.holders, sum->holders);
+  if (st != NS_OK && st != NS_EGONE) {
+    nsh_count(&m->counts.errors[st], 1);
     ns_log(st == NS_EBUSY ? NS_LOG_WARN : NS_LOG_ERROR, "rescue.failed",
            NS_FIELDS(ns_fs("code", ns_code(st)), ns_fs("error", err->message)));
+  }
   if (sum->holders > 0 || sum->jobs > 0)
     ns_log(NS_LOG_WARN, "rescue",
            NS_FIELDS(ns_fi("holders", sum->holders), ns_fi("jobs", sum->jobs),
@@ -150,7 +154,7 @@ static void rescue_dead(nsh_upkeep *u) {
   if (!take_orders(u, ns_mono_us()))
     return;
   st = ns_look(u->db, &again_in, &sum, &err);
-  log_look(st, &sum, &err);
+  tell_look(u->exchange, st, &sum, &err);
   armed = tell_dispatcher(u->exchange, sum.jobs > 0);
   u->gone = st == NS_EGONE;
   if (!armed && again_in > LOOK_BUSY)
@@ -285,6 +289,7 @@ static void run_audit(nsh_upkeep *u) {
     ns_log(NS_LOG_WARN, "mend.failed",
            NS_FIELDS(ns_fs("code", ns_code(st)), ns_fs("error", err.message)));
   log_audited(&sum);
+  nsh_count(&u->exchange->counts.mended, sum.jobs);
   if (sum.jobs > 0)
     tell_dispatcher(u->exchange, true);
   u->audit_at = ns_mono_us() + again_in;
@@ -325,6 +330,7 @@ ns_status nsh_upkeep_open(nsh_upkeep **out, const nsh_config *cfg, nsh_exchange 
   u->exchange = exchange;
   u->slow = slow;
   u->large = NSH_RETRY_INIT;
+  u->large.counts = &exchange->counts;
   u->prune_at = ns_mono_us() + PRUNE_AGAIN;
   u->audit_at = ns_mono_us() + AUDIT_FIRST;
   db.keep_trying = keep_trying;

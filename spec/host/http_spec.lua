@@ -1,0 +1,521 @@
+-- `work --http`: what /metrics says after jobs of every ending, line by line; health while the
+-- database, or a thread of the host, stands still.
+
+local db = require "spec.support.db"
+local grants = require "nightshift.doctor.grants"
+local host = require "spec.support.host"
+local http = require "socket.http"
+local nightshift = require "nightshift"
+local nst = require "nst"
+local proc = require "spec.support.proc"
+
+http.TIMEOUT = proc.limit(20)
+
+local SCRIPT = [[local tried = {}
+return {
+  ok = function() return 1 end,
+  slow = function() require "nightshift.core".sleep(0.06) end,
+  fails = function() error "no" end,
+  poll = function(job) if job.polls == 0 then return job:again(0) end end,
+  gone = function(job) return job:discard "no" end,
+}]]
+
+--- Starts one at a free port; it has `at`, the address.
+local function start(url, script, ...)
+  local h = host.start(url, script, { "--http", "127.0.0.1:0", ... })
+  h.at = h:wait_line "event=host%.http address=(%S+)"
+  return h
+end
+
+local function get(h, path)
+  local body, status, headers = http.request("http://" .. h.at .. path)
+  assert(body, status)
+  return status, body, headers
+end
+
+-- ------------------------------------------------------------------- the format
+
+local ESCAPES = { ["\\\\"] = "\\", ['\\"'] = '"', ["\\n"] = "\n" }
+
+--- The labels of a sample: {key = value}.
+local function labels_of(text)
+  local labels, at = {}, 1
+  while at <= #text do
+    local key, from = text:match('^([a-z_]+)="()', at)
+    assert(key, text)
+    local last = from
+    while text:sub(last, last) ~= '"' do
+      last = last + (text:sub(last, last) == "\\" and 2 or 1)
+      assert(last <= #text, text)
+    end
+    labels[key] = text:sub(from, last - 1):gsub("\\.", function(escape) return assert(ESCAPES[escape], escape) end)
+    assert.is_true(last == #text or text:sub(last + 1, last + 1) == ",", text)
+    at = last + 2
+  end
+  return labels
+end
+
+--- Reads the text, by the rules of the format. Samples stand behind the HELP and TYPE of their
+-- family, which come once. No sample comes twice.
+-- @treturn table[] {name, labels, value, family}
+-- @treturn table family = type
+local function parse(text)
+  local list, types, seen, family = {}, {}, {}, nil
+  assert.equal("\n", text:sub(-1))
+  for line in text:gmatch "([^\n]*)\n" do
+    local helped = line:match "^# HELP (%S+) %S.*$"
+    local typed, kind = line:match "^# TYPE (%S+) (%l+)$"
+    if helped then
+      assert.is_nil(types[helped], line)
+      family = helped
+    elseif typed then
+      assert.equal(family, typed)
+      types[typed] = kind
+    else
+      local name, labels, value = line:match "^([a-z_]+)(%b{}) (%S+)$"
+      if not name then name, value = line:match "^([a-z_]+) (%S+)$" end
+      assert(name and tonumber(value), line)
+      local series = line:match "^(.*) %S+$"
+      assert.is_nil(seen[series], line)
+      seen[series] = true
+      local base = name
+      if types[family] == "histogram" then base = name:gsub("_bucket$", ""):gsub("_sum$", ""):gsub("_count$", "") end
+      assert.equal(family, base, line)
+      list[#list + 1] = { name = name, labels = labels and labels_of(labels:sub(2, -2)) or {}, family = family,
+        value = tonumber(value) }
+    end
+  end
+  return list, types
+end
+
+local function scrape(h)
+  local status, body, headers = get(h, "/metrics")
+  assert.equal(200, status)
+  assert.equal("text/plain; version=0.0.4; charset=utf-8", headers["content-type"])
+  return parse(body)
+end
+
+--- The value of the sample with these labels; nil: there is none.
+local function value(list, name, labels)
+  for _, sample in ipairs(list) do
+    local same = sample.name == name
+    for key, wanted in pairs(labels or {}) do same = same and sample.labels[key] == wanted end
+    if same then return sample.value end
+  end
+end
+
+-- Buckets grow, and the last is the count.
+local function check_histograms(list)
+  local last, n = {}, 0
+  for _, sample in ipairs(list) do
+    local base, part = sample.name:match "^(.*)_(%l+)$"
+    local key = ("%s %s %s"):format(base, sample.labels.queue, sample.labels.job)
+    if part == "bucket" then
+      local before = last[key] or { le = -1, value = 0 }
+      local le = sample.labels.le == "+Inf" and math.huge or tonumber(sample.labels.le)
+      assert.is_true(le > before.le and sample.value >= before.value, key)
+      last[key], n = { le = le, value = sample.value }, n + 1
+    elseif part == "count" then
+      assert.same({ le = math.huge, value = sample.value }, last[key])
+    end
+  end
+  assert.is_true(n > 0)
+end
+
+-- ---------------------------------------------------------------------- metrics
+
+describe("the metrics of a host", function()
+  local handle, q, url
+  with_database(function(...) handle, q, url = ... end)
+
+  --- Waits until all jobs have ended and the host has written that.
+  local function settled(h)
+    eventually(function()
+      local list = scrape(h)
+      return value(list, "nightshift_jobs_held") == 0 and value(list, "nightshift_verdicts_waiting") == 0
+        and #assert(handle:jobs { state = "ready" }) == 0 and #assert(handle:jobs { state = "running" }) == 0
+    end)
+    return scrape(h)
+  end
+
+  it("count runs by their outcome, with their times", function()
+    local h = start(url, SCRIPT)
+    assert(q:push_many { { "ok" }, { "ok" }, { "ok" }, { "slow" }, { "poll" }, { "gone" },
+      { "fails", nil, { max_attempts = 2, backoff = 0 } } })
+    eventually(function()
+      local _, dead = h:text(), value(scrape(h), "nightshift_jobs_dead_total")
+      return dead == 2
+    end)
+    local list = settled(h)
+    local function ended(job, outcome)
+      return value(list, "nightshift_jobs_finished_total", { queue = "q", job = job, outcome = outcome })
+    end
+    assert.equal(3, ended("ok", "done"))
+    assert.equal(1, ended("poll", "again"))
+    assert.equal(1, ended("poll", "done"))
+    assert.equal(1, ended("gone", "discarded"))
+    assert.equal(2, ended("fails", "failed"))
+    assert.is_nil(ended("fails", "done"))
+    assert.equal(1, value(list, "nightshift_job_retries_total"))
+    assert.equal(9, value(list, "nightshift_jobs_claimed_total"))
+    assert.equal(9, value(list, "nightshift_verdicts_settled_total"))
+    assert.equal(0, value(list, "nightshift_verdicts_stale_total"))
+    check_histograms(list)
+    local slow = { queue = "q", job = "slow" }
+    assert.equal(1, value(list, "nightshift_job_duration_seconds_count", slow))
+    assert.is_true(value(list, "nightshift_job_duration_seconds_sum", slow) >= 0.06)
+    slow.le = "0.05"
+    assert.equal(0, value(list, "nightshift_job_duration_seconds_bucket", slow))
+    assert.equal(9, value(list, "nightshift_job_wait_seconds_count", { queue = "q" }))
+    host.stop(h)
+  end)
+
+  it("tell how long jobs have waited for a worker", function()
+    local go = fixture.dir() .. "/go"
+    local h = start(url, host.holding(go), "--workers", "1")
+    assert(q:push "hold")
+    h:wait_line "^holds"
+    assert(q:push "hold")
+    nst.sleep(0.3)
+    assert(io.open(go, "w")):close()
+    local list = settled(h)
+    local waited = value(list, "nightshift_job_wait_seconds_sum", { queue = "q" })
+    assert.is_true(waited >= 0.3 and waited < proc.limit(5), waited)
+    host.stop(h)
+  end)
+
+  it("count what was rescued of a host that was killed", function()
+    local dead = host.start(url, host.holding(fixture.dir() .. "/go"), { "--workers", "1" })
+    assert(q:push "hold")
+    dead:wait_line "^holds"
+    local h = start(url, SCRIPT)
+    dead:signal "KILL"
+    eventually(function() return value(scrape(h), "nightshift_rescued_jobs_total") == 1 end)
+    local list = scrape(h)
+    assert.equal(1, value(list, "nightshift_rescued_holders_total"))
+    assert.equal(0, value(list, "nightshift_mended_jobs_total"))
+    assert.equal(0, value(list, "nightshift_db_errors_total", { code = "BUSY" }))
+    host.stop(h)
+  end)
+
+  it("have the figures of the database that status has", function()
+    local h = start(url, SCRIPT)
+    local resting = handle:queue "rests"
+    assert(resting:push "ok")
+    assert(resting:pause())
+    assert(q:push("ok", nil, { delay = 60 }))
+    assert(q:push("unknown"))
+    assert(q:push "gone")
+    local list
+    eventually(function()
+      list = scrape(h)
+      return value(list, "nightshift_jobs", { queue = "q", state = "dead" }) == 1
+    end)
+    assert.equal(1, value(list, "nightshift_jobs", { queue = "q", state = "scheduled" }))
+    assert.equal(1, value(list, "nightshift_jobs", { queue = "q", state = "ready" }))
+    assert.equal(0, value(list, "nightshift_jobs", { queue = "q", state = "running" }))
+    assert.equal(1, value(list, "nightshift_queue_paused", { queue = "rests" }))
+    assert.equal(0, value(list, "nightshift_queue_paused", { queue = "q" }))
+    assert.is_true(value(list, "nightshift_queue_oldest_ready_age_seconds", { queue = "q" }) > 0)
+    assert.equal(1, value(list, "nightshift_hosts"))
+    assert.equal(1, value(list, "nightshift_database_up"))
+    assert.equal(1, value(list, "nightshift_ready"))
+    local server = db.sql "SELECT VERSION()"
+    local version = nightshift._VERSION:match "%S+$"
+    assert.equal(1, value(list, "nightshift_build_info", { mariadb = server, version = version }))
+    host.stop(h)
+  end)
+
+  it("escape names, and count those beyond 200 together", function()
+    local lines = { "local all = {}", "for i = 1, 230 do all['n' .. i] = function() end end" }
+    lines[3] = [[all['odd "name" \\ here'], all["bühne{a='b'},"] = all.n1, all.n1 return all]]
+    local h = start(url, table.concat(lines, "\n"))
+    local odd = { 'odd "name" \\ here', "bühne{a='b'}," }
+    for _, name in ipairs(odd) do
+      local id = assert(q:push(name))
+      eventually(function() return handle:job(id).state == "done" end)
+    end
+    local items = {}
+    for i = 1, 230 do items[i] = { "n" .. i } end
+    assert(q:push_many(items))
+    local list = settled(h)
+    local sum = 0
+    for _, sample in ipairs(list) do
+      if sample.name == "nightshift_jobs_finished_total" then sum = sum + sample.value end
+    end
+    assert.equal(232, sum)
+    for _, name in ipairs(odd) do
+      assert.equal(1, value(list, "nightshift_jobs_finished_total", { job = name, outcome = "done" }))
+    end
+    assert.equal(32, value(list, "nightshift_jobs_finished_total", { job = "other", outcome = "done" }))
+    host.stop(h)
+  end)
+
+  it("are those of the reference, and all of them", function()
+    local h = start(url, SCRIPT)
+    local _, types = scrape(h)
+    local page, named = io.open("doc/reference.md"):read "a", {}
+    local section = page:match "\n## Metrics and health\n(.-)\n## "
+    for row in section:gmatch "\n| (`nightshift_[^\n]*)" do
+      local kind = row:match "| (%l+) |[^|]*|$"
+      for name in row:match "^[^|]*":gmatch "`([^`]+)`" do named[name] = kind end
+    end
+    assert.same(named, types)
+    host.stop(h)
+  end)
+
+  it("pass promtool, where it is installed", function()
+    if not os.execute "command -v promtool >/dev/null" then return pending "no promtool" end
+    local h = start(url, SCRIPT)
+    assert(q:push "ok")
+    settled(h)
+    local _, body = get(h, "/metrics")
+    local status, out, err = proc.run { "promtool", "check", "metrics", stdin = body }
+    assert.equal(0, status, out .. err)
+    host.stop(h)
+  end)
+
+  it("leave dead jobs out for an account that may not count them", function()
+    local weak, user = db.user(url, "")
+    local _, text = proc.nightshift { "doctor", "--grants", "worker", "--user", user .. "@localhost" }
+    db.sql(text, db.name(url))
+    assert.is_truthy(grants.worker)
+    local h = start(weak, SCRIPT)
+    assert(q:push "gone")
+    settled(h)
+    local list
+    eventually(function() -- figures are up to five seconds old
+      list = scrape(h)
+      return value(list, "nightshift_jobs", { queue = "q", state = "ready" }) == 0
+    end)
+    assert.is_nil(value(list, "nightshift_jobs", { queue = "q", state = "dead" }))
+    host.stop(h)
+  end)
+end)
+
+-- ----------------------------------------------------------------------- server
+
+describe("the server of --http", function()
+  local url
+  before_each(function() url = db.fresh() end)
+
+  local function threads(h)
+    local list = {}
+    for id in io.popen("ls /proc/" .. h.pid .. "/task"):lines() do list[#list + 1] = id end
+    return #list
+  end
+
+  it("is not there without the option", function()
+    local plain, served = host.start(url, SCRIPT), start(url, SCRIPT)
+    eventually(function() return threads(served) == threads(plain) + 2 end)
+    local _, log = plain:text()
+    assert.is_nil(log:find "host.http")
+    host.stop(plain)
+    host.stop(served)
+  end)
+
+  it("names a port that is taken, and a wrong address", function()
+    local h = start(url, SCRIPT)
+    local other = host.spawn(url, SCRIPT, { "--http", h.at })
+    assert.equal(78, other:wait())
+    local _, log = other:text()
+    assert.is_truthy(log:find("--http: cannot listen on " .. h.at .. ": Address already in use", 1, true), log)
+    for _, wrong in ipairs { "here", "127.0.0.1:", "127.0.0.1:70000", ":x" } do
+      proc.fails(2, { "work", h.script, "--http", wrong }, url, "'" .. wrong .. "' is not ADDRESS:PORT")
+    end
+    host.stop(h)
+  end)
+
+  it("listens on the loopback when a port is all that is named", function()
+    local port = proc.free_port()
+    local h = host.start(url, SCRIPT, { "--http", tostring(port) })
+    assert.equal("127.0.0.1:" .. port, h:wait_line "event=host%.http address=(%S+)")
+    host.stop(h)
+  end)
+
+  it("answers GET and HEAD on three paths", function()
+    local h = start(url, SCRIPT)
+    local status, body = get(h, "/")
+    assert.equal(404, status)
+    assert.equal("there are /metrics, /livez and /readyz\n", body)
+    local _, posted, headers = http.request("http://" .. h.at .. "/livez", "a=b")
+    assert.equal(405, posted)
+    assert.equal("GET, HEAD", headers.allow)
+    local _, headed = http.request { url = "http://" .. h.at .. "/metrics", method = "HEAD" }
+    assert.equal(200, headed)
+    assert.equal(200, (get(h, "/livez?a=b")))
+    host.stop(h)
+  end)
+
+  it("ends with its host, whoever is connected", function()
+    local h = start(url, SCRIPT)
+    local c = assert(require "socket".connect(h.at:match "^(.*):(%d+)$"))
+    c:send "GET /metrics HTTP/1.1\r\n"
+    host.stop(h)
+    c:close()
+  end)
+end)
+
+-- ----------------------------------------------------------------------- health
+
+describe("the health of a host", function()
+  local server, url, go
+  setup(function() server = db.server() end)
+  before_each(function()
+    url = server:fresh()
+    go = fixture.dir() .. "/go"
+  end)
+  after_each(function()
+    if not pcall(server.sql, server, "SELECT 1") then server:start() end
+  end)
+
+  local function is(h, path, status, text)
+    local got, body = get(h, path)
+    return got == status and (not text or body:find(text, 1, true) ~= nil), ("%d %s"):format(got, body)
+  end
+
+  --- A host with a job that ends when `go` is there.
+  local function busy()
+    local h = start(url, host.holding(go))
+    local handle <close> = assert(nightshift.open(url))
+    assert(handle:queue "q":push "hold")
+    h:wait_line "^holds"
+    eventually(function() return is(h, "/readyz", 200, "ok") end)
+    return h
+  end
+
+  it("is ready, until the server is gone and again when it is back; it lives all the time", function()
+    local h = busy()
+    server:kill()
+    assert(io.open(go, "w")):close()
+    eventually(function() return is(h, "/readyz", 503, "the database is away") end, 15)
+    assert(is(h, "/livez", 200, "ok"))
+    local list = scrape(h)
+    assert.equal(0, value(list, "nightshift_ready"))
+    assert.equal(0, value(list, "nightshift_database_up"))
+    assert.is_nil(value(list, "nightshift_hosts"))
+    server:start()
+    eventually(function() return is(h, "/readyz", 200, "ok") end)
+    eventually(function() return value(scrape(h), "nightshift_database_up") == 1 end)
+    assert.is_true(value(scrape(h), "nightshift_db_reconnects_total") >= 1)
+    host.stop(h)
+  end)
+
+  it("is not ready while a lock on a table, or a frozen server, keeps the claim loop waiting", function()
+    local h = busy()
+    local locker <close> = assert(nightshift.open(url))
+    assert(locker:execute "LOCK TABLES nightshift_finished WRITE")
+    assert(io.open(go, "w")):close()
+    eventually(function() return is(h, "/readyz", 503, "the database has not answered for") end, 15)
+    assert(is(h, "/livez", 200, "ok"))
+    assert(locker:execute "UNLOCK TABLES")
+    eventually(function() return is(h, "/readyz", 200) end)
+    server:freeze()
+    eventually(function() return is(h, "/readyz", 503) end, 16) -- an idle one
+    assert(is(h, "/livez", 200, "ok"))
+    server:thaw()
+    eventually(function() return is(h, "/readyz", 200) end)
+    host.stop(h)
+  end)
+
+  it("is not ready while the host rests or drains; it lives", function()
+    local h = busy()
+    h:signal "TSTP"
+    eventually(function() return is(h, "/readyz", 503, "the host rests") end)
+    h:signal "CONT"
+    eventually(function() return is(h, "/readyz", 200) end)
+    h:signal "TERM"
+    eventually(function() return is(h, "/readyz", 503, "the host drains") end)
+    assert(is(h, "/livez", 200, "ok"))
+    assert(io.open(go, "w")):close()
+    assert.equal(0, h:wait())
+  end)
+
+  -- The id of the thread that claims.
+  local function claimer(h)
+    return eventually(function()
+      for id in io.popen("ls /proc/" .. h.pid .. "/task"):lines() do
+        local file <close> = io.open(("/proc/%d/task/%s/comm"):format(h.pid, id))
+        if file and file:read "l" == "ns-dispatcher" then return math.tointeger(tonumber(id)) end
+      end
+    end)
+  end
+
+  it("fails within 15 s when the claim loop is stopped, or the loop", function()
+    local claims, loop = start(url, SCRIPT), start(url, SCRIPT)
+    local thread = claimer(claims)
+    local held, message = nst.hold(thread)
+    if not held then return pending(message) end
+    assert(nst.hold(loop.pid))
+    local begun = nst.clock()
+    assert(is(loop, "/livez", 200)) -- it is asked
+    eventually(function() return is(loop, "/livez", 503, "the loop has not moved for 1") end, 13)
+    assert(is(loop, "/readyz", 503, "the loop has not moved for 1"))
+    eventually(function() return is(claims, "/readyz", 503, "the claim loop has not ") end, 16)
+    assert.is_true(nst.clock() - begun < proc.limit(16))
+    eventually(function() return is(claims, "/livez", 503, "the claim loop has not moved for ") end, 60)
+    assert(nst.hold(thread, false))
+    assert(nst.hold(loop.pid, false))
+    for _, h in ipairs { claims, loop } do
+      eventually(function() return is(h, "/readyz", 200, "ok") and is(h, "/livez", 200, "ok") end)
+      host.stop(h)
+    end
+  end)
+end)
+
+describe("nightshift health", function()
+  local url
+  before_each(function() url = db.fresh() end)
+
+  local function health(...) return proc.nightshift({ "health", ... }, url) end
+
+  it("asks the database whether a host of this machine lives", function()
+    local exit, out, err = health()
+    assert.equal(1, exit)
+    assert.equal("", out)
+    assert.is_truthy(err:find "^nightshift: no host of this database runs on %g+\n$", err)
+    local h = host.start(url, SCRIPT)
+    local id = db.sql("SELECT id FROM nightshift_holder WHERE kind = 'host'", db.name(url))
+    local machine = db.sql("SELECT host FROM nightshift_holder WHERE kind = 'host'", db.name(url))
+    for _, which in ipairs { {}, { "--host", id }, { "--host", machine } } do
+      exit, out, err = health(table.unpack(which))
+      assert.equal(0, exit, err)
+      local line = ("^host %s %%(pid %d on %%g+%%) lives; its last beat was %%g+ ago\n$"):format(id, h.pid)
+      assert.is_truthy(out:find(line), out)
+    end
+    local told = nightshift.decode(select(2, health("--json")))
+    assert.same({ true, h.pid, machine }, { told.ok, told.pid, told.host })
+    proc.fails(1, { "health", "--host", "elsewhere" }, url, "there is no host 'elsewhere'")
+    h:signal "KILL"
+    h:wait()
+    exit, out, err = health() -- a look of any handle may have declared it dead by now
+    assert.same({ 1, "" }, { exit, out })
+    assert.is_truthy(err:find(("(pid %d on %s) is gone"):format(h.pid, machine), 1, true)
+      or err:find "no host of this database runs on", err)
+    assert.is_false(nightshift.decode(select(2, health("--json"))).ok)
+  end)
+
+  it("asks a host that serves it", function()
+    local h = start(url, SCRIPT)
+    eventually(function() return health("--http", h.at) == 0 end)
+    local _, out = health("--http", h.at)
+    assert.equal(h.at .. " is ready\n", out)
+    h:signal "TSTP"
+    eventually(function() return (get(h, "/readyz")) == 503 end)
+    local exit, _, err = health("--http", h.at)
+    assert.equal(1, exit)
+    assert.equal("nightshift: the host rests, as SIGTSTP has told it\n", err)
+    h:signal "CONT"
+    h:signal "STOP"
+    proc.fails(1, { "health", "--http", h.at, "--timeout", "300ms" }, url,
+      h.at .. " does not answer: Connection timed out")
+    h:signal "CONT"
+    host.stop(h)
+    proc.fails(1, { "health", "--http", h.at }, url, h.at .. ": Connection refused")
+    proc.fails(2, { "health", "--http", h.at, "--host", "x" }, url, "leave --host out")
+  end)
+
+  it("ends with 1 when the database is not there", function()
+    proc.fails(1, { "health", "--timeout", "1s" }, "mysql://x@127.0.0.1:1/y", "127.0.0.1")
+  end)
+end)

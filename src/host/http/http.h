@@ -1,0 +1,110 @@
+/*
+** Metrics and health of a host. The pool and the loop count and tell here; a server
+** of its own threads (`--http`) answers /metrics, /livez and /readyz from that.
+**
+** Invariant: without `--http` there is no nsh_http, and nothing is counted for it. A request never
+** uses the dispatcher's connection. Loop and dispatcher never wait for one, except for a lock that
+** is held while counts are copied. (Not asserted: it is about time.)
+*/
+#ifndef NSH_HTTP_HTTP_H
+#define NSH_HTTP_HTTP_H
+
+#include "exchange/exchange.h"
+#include "threads/threads.h"
+
+/* ----------------------------------------- counts of jobs, and text: metrics.c */
+
+/* Counts of ended runs by queue and name, with histograms of their times. Pushers choose names, so
+** their number is limited: the rest is counted together under the name "other". */
+typedef struct nsh_metrics nsh_metrics;
+
+/* How a run has ended. */
+typedef struct nsh_ran {
+  ns_bytes queue, name;
+  ns_kind kind;
+  int64_t micros; /* that its handler took */
+  int64_t waited; /* µs since it could be claimed, until its start; below 0: not known */
+} nsh_ran;
+
+nsh_metrics *nsh_metrics_new(void);
+void nsh_metrics_free(nsh_metrics *m); /* NULL is allowed */
+
+/* From any thread. */
+void nsh_metrics_ran(nsh_metrics *m, const nsh_ran *ran);
+
+/* What the loop knows, as it told last. */
+typedef struct nsh_pulse {
+  const char *unready; /* why it takes no jobs now, for people; static; NULL: it takes some */
+  int64_t wanted;      /* workers that there are to be */
+  int64_t timeouts, forks;
+} nsh_pulse;
+
+#define NSH_SERVER 64 /* bytes of a server's version */
+
+/* What the server of `--http` knows beside that. */
+typedef struct nsh_facts {
+  nsh_pulse pulse;
+  bool ready;              /* as /readyz says */
+  bool database;           /* its figures could be read */
+  char server[NSH_SERVER]; /* the version of the database's server; "": not known */
+  const char *lua;         /* the interpreter's */
+} nsh_facts;
+
+/* Adds the metrics of this host in the text format 0.0.4. */
+void nsh_metrics_write(nsh_metrics *m, nsh_exchange *e, const nsh_facts *facts, ns_buf *out);
+
+typedef struct nsh_label {
+  const char *key;
+  ns_bytes value;
+} nsh_label;
+
+/* Adds the head of a family of samples, and one of its samples. 'value' is a number in text. */
+void nsh_metrics_family(ns_buf *out, const char *name, const char *type, const char *help);
+void nsh_metrics_sample(ns_buf *out, const char *name, const nsh_label *labels, size_t n,
+                        const char *value);
+
+/* The same for a family of one sample without labels. */
+void nsh_metrics_single(ns_buf *out, const char *name, const char *type, const char *help,
+                        const char *value);
+
+/* ------------------------------------------------------ the server: http.c */
+
+typedef struct nsh_http nsh_http;
+
+/* Takes the port of cfg->http. '*out' is NULL when there is none, and is to be closed, on errors,
+** too. Errors: INVALID, with the address; NOMEM. */
+ns_status nsh_http_open(nsh_http **out, const nsh_config *cfg, nsh_exchange *exchange,
+                        ns_err *err);
+
+/* Answers requests from now on, with all signals blocked in its threads. 'slow' has the waits of
+** the dispatcher. NULL is allowed. Errors: NOMEM. */
+ns_status nsh_http_start(nsh_http *h, const nsh_slow *slow, ns_err *err);
+
+/* Answers none any more. NULL is allowed. */
+void nsh_http_stop(nsh_http *h);
+
+/* Stops and frees. NULL is allowed. */
+void nsh_http_close(nsh_http *h);
+
+/* For the pool; NULL without a server. */
+nsh_metrics *nsh_http_metrics(nsh_http *h);
+
+/* The loop: it moves, and this is its state. NULL is allowed. */
+void nsh_http_beat(nsh_http *h, const nsh_pulse *pulse);
+
+/* Asks the server of another host: '*status' of HTTP, and the text behind its head. 'timeout': µs.
+** Errors: INVALID (the address), GONE. */
+ns_status nsh_http_get(const char *address, const char *path, int64_t timeout, int *status,
+                       ns_buf *text, ns_err *err);
+
+/* ------------------------- figures of the database; the exchange is locked */
+
+/* Another thread reads them, when a request has asked for some. It sleeps here meanwhile. */
+pthread_cond_t *nsh_http_wakes(nsh_http *h);
+bool nsh_http_asks(const nsh_http *h);
+
+/* The answer: 'text', which changes hands; NULL: the database could not be read. 'server': its
+** version; NULL: not known. */
+void nsh_http_answer(nsh_http *h, ns_buf *text, const char *server);
+
+#endif
