@@ -1430,6 +1430,13 @@ function Job:db() end
 ---| "batch" # it waits in a host for more jobs of its batch
 ---| "ready" # it is about to start
 
+---@class nightshift.Finding of `nightshift doctor --json`, in `findings`
+---@field name string of the check
+---@field status "ok"|"note"|"warn"|"fail"
+---@field says string
+---@field fix string? a command or a setting; of all but "ok"
+---@field value any? the number behind it: seconds, bytes or a count; nil: there is none
+
 ---@class nightshift.Slot
 ---@field name string
 ---@field slot integer

@@ -61,6 +61,10 @@ bool ns_log_spool(void);
 ** dropped; the rest of the time is for the line with their number. */
 void ns_log_flush(int64_t us);
 
+/* µs since 1970 by the clock of this machine. For the lines, and for people who compare it with the
+** server's; no decision may go by it. */
+int64_t ns_log_wall(void);
+
 /* Whether a line of this level would be shown; for lines that cost work. */
 bool ns_log_on(ns_level level);
 

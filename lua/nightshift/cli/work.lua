@@ -49,7 +49,7 @@ function work.define(parser)
   command:option("--shared", 'Size of nightshift.shared, like 16M or "16M,evict". Default: $NIGHTSHIFT_SHARED, or 1M.')
     :argname "SIZE"
   command:flag("--keep-env", "Leave $NIGHTSHIFT_URL and $MYSQL_PWD to workers and what they start.")
-  command:option("--log", "Form of the log lines; without: logfmt, and fields of the journal under systemd.")
+  command:option("--log", "Form of the log lines. Default: logfmt, and fields of the journal under systemd.")
     :choices { "logfmt", "json" }
   command:option("--output", "What handlers print: raw, to stdout and stderr, or lines of the log; "
     .. "without: raw, if the log is logfmt."):choices { "raw", "log" }
