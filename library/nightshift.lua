@@ -1307,6 +1307,7 @@ function Job:db() end
 ---@field max_crashes integer
 ---@field paused integer? by the pause of which job
 ---@field last_run nightshift.Run? ended: the run that it ended with; nil: it ended while it did not run
+---@field output string? ended: what that run has printed, and its `job:log`, the last 16 KiB; nil: nothing is kept
 ---@field after integer[]? the jobs that it was pushed to wait for, without parent and children
 ---@field tags string[]? sorted; nil: it has none
 ---@field decay integer
@@ -1428,6 +1429,13 @@ function Job:db() end
 ---| "busy" # no worker is free
 ---| "batch" # it waits in a host for more jobs of its batch
 ---| "ready" # it is about to start
+
+---@class nightshift.Finding of `nightshift doctor --json`, in `findings`
+---@field name string of the check
+---@field status "ok"|"note"|"warn"|"fail"
+---@field says string
+---@field fix string? a command or a setting; of all but "ok"
+---@field value any? the number behind it: seconds, bytes or a count; nil: there is none
 
 ---@class nightshift.Slot
 ---@field name string

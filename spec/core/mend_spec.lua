@@ -178,9 +178,9 @@ describe("in no place:", function()
     sql("DELETE FROM nightshift_ready WHERE job_id = " .. id)
     local _, out = proc.nightshift({ "doctor", "--json" }, url)
     local found
-    for _, check in ipairs(nightshift.decode(out).checks) do found = check.name == "lost" and check or found end
-    assert.equal("fail", found.level)
-    assert.is_truthy(found.found:find("1 ", 1, true), found.found)
+    for _, check in ipairs(nightshift.decode(out).findings) do found = check.name == "lost" and check or found end
+    assert.equal("fail", found.status)
+    assert.is_truthy(found.says:find("1 ", 1, true), found.says)
     local exit, text = proc.nightshift({ "rescue", "--wait", "0" }, url)
     assert.equal(0, exit)
     assert.is_truthy(text:find("1 job", 1, true), text)

@@ -124,14 +124,14 @@ describe("migrate, with tables that are current", function()
   local function doctor(place)
     local _, out = proc.nightshift({ "doctor", "--json" }, place)
     local found = {}
-    for _, check in ipairs(nightshift.decode(out).checks) do found[check.name] = check end
+    for _, check in ipairs(nightshift.decode(out).findings) do found[check.name] = check end
     return found
   end
 
   local function expect(check, level, found, advice)
-    assert.equal(level, check.level, check.found)
-    assert.is_truthy(check.found:find(found, 1, true), check.found)
-    if advice then assert.is_truthy(check.advice:find(advice, 1, true), check.advice) end
+    assert.equal(level, check.status, check.says)
+    assert.is_truthy(check.says:find(found, 1, true), check.says)
+    if advice then assert.is_truthy(check.fix:find(advice, 1, true), check.fix) end
   end
 
   for _, command in ipairs { "migrate", "init" } do
@@ -171,13 +171,13 @@ describe("migrate, with tables that are current", function()
 
   it("is told from a right to call that is missing", function()
     local reach, user = db.user(url, "SELECT")
-    expect(doctor(reach).ring, "warn", "may not call nightshift_ring", "GRANT EXECUTE")
+    expect(doctor(reach).ring, "note", "may not call nightshift_ring", "GRANT EXECUTE")
     expect(doctor(reach).procedures, "ok", "")
     db.sql(("GRANT EXECUTE ON `%s`.* TO %s@localhost; DROP PROCEDURE nightshift_ring"):format(name, user), name)
     local found = doctor(reach)
     expect(found.procedures, "fail", "nightshift_ring", "nightshift migrate")
-    expect(found.ring, "warn", "nobody wakes", "see procedures")
-    assert.is_nil(found.grants.found:find("EXECUTE on nightshift_ring", 1, true))
+    expect(found.ring, "warn", "no host wakes", "see procedures")
+    assert.is_nil(found.grants.says:find("EXECUTE on nightshift_ring", 1, true))
   end)
 
   it("does so while jobs flow and callers are in the middle of a transaction", function()
@@ -292,7 +292,7 @@ describe("nightshift_id", function()
 
   local function ids(place)
     local _, out = proc.nightshift({ "doctor", "--json" }, place or url)
-    for _, check in ipairs(nightshift.decode(out).checks) do
+    for _, check in ipairs(nightshift.decode(out).findings) do
       if check.name == "ids" then return check end
     end
   end
@@ -314,10 +314,10 @@ describe("nightshift_id", function()
 
   it("that only pushes have moved is all right", function()
     assert(push())
-    assert.equal("ok", ids().level)
+    assert.equal("ok", ids().status)
     local reach = as_pusher "SELECT 1"
-    assert.equal("ok", ids(reach).level)
-    assert.equal("ok", ids((db.user(url, "CREATE TEMPORARY TABLES"))).level)
+    assert.equal("ok", ids(reach).status)
+    assert.equal("note", ids((db.user(url, "CREATE TEMPORARY TABLES"))).status)
   end)
 
   it("that was set far ahead is named, with the way back", function()
@@ -326,12 +326,12 @@ describe("nightshift_id", function()
     local far = assert(push())
     assert.is_true(far > first * 1000)
     local check = ids()
-    assert.equal("warn", check.level)
-    assert.is_truthy(check.found:find("block 5000000000", 1, true), check.found)
-    local statement = check.advice:match "ALTER SEQUENCE nightshift_id RESTART %d+"
-    assert.is_truthy(statement, check.advice)
+    assert.equal("warn", check.status)
+    assert.is_truthy(check.says:find("block 5000000000", 1, true), check.says)
+    local statement = check.fix:match "ALTER SEQUENCE nightshift_id RESTART %d+"
+    assert.is_truthy(statement, check.fix)
     db.sql(statement, name)
-    assert.equal("ok", ids().level)
+    assert.equal("ok", ids().status)
     local id = assert(push())
     assert.is_true(id > first and id < far)
   end)
@@ -344,11 +344,11 @@ describe("nightshift_id", function()
       assert.same({ nil, "SQL" }, { id, code })
       assert.is_truthy(message:find("nightshift doctor", 1, true) or message:find("run out", 1, true), message)
       local check = ids()
-      assert.equal("fail", check.level)
-      assert.is_truthy(ids(reach).advice:find("ALTER SEQUENCE nightshift_id RESTART", 1, true))
-      db.sql(check.advice:match "ALTER SEQUENCE nightshift_id RESTART %d+", name)
+      assert.equal("fail", check.status)
+      assert.is_truthy(ids(reach).fix:find("ALTER SEQUENCE nightshift_id RESTART", 1, true))
+      db.sql(check.fix:match "ALTER SEQUENCE nightshift_id RESTART %d+", name)
       assert.is_true(assert(push()) > first)
-      assert.equal("ok", ids().level)
+      assert.equal("ok", ids().status)
     end)
   end
 end)
@@ -843,8 +843,8 @@ describe("the plan of", function()
         INSERT IGNORE INTO nightshift_child SELECT seq DIV 50 + 1, 0, seq + 10000 FROM seq_1_to_5000;
         INSERT IGNORE INTO nightshift_attempt (job_id, run, kind, ended) SELECT seq, 1, 'failed', 1 FROM seq_1_to_500;
         INSERT IGNORE INTO nightshift_lease VALUES (100, 1, 1, '[[100,1]]'), (101, 1, 1, '[]');
-        INSERT IGNORE INTO nightshift_holder VALUES (1, 'host', 'h', 1, '', 1, 1, 1, 1, NULL, '', 1, 0, 0, 1, 0),
-          (2, 'host', 'h', 1, '', 1, 1, 1, 1, NULL, '', 1, 0, 0, 1, 0);
+        INSERT IGNORE INTO nightshift_holder VALUES (1, 'host', 'h', 1, '', 1, 1, 1, 1, NULL, '', 1, 0, 0, 1, 0, NULL),
+          (2, 'host', 'h', 1, '', 1, 1, 1, 1, NULL, '', 1, 0, 0, 1, 0, NULL);
         INSERT IGNORE INTO nightshift_served (holder, workers, handlers) VALUES (1, 1, '[]'), (2, 1, '[]'),
           (3, 1, '[]');
         ANALYZE TABLE nightshift_edge, nightshift_child, nightshift_attempt]=], url:match "/([^/?]+)%?")

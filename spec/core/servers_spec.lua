@@ -621,7 +621,7 @@ end)
 it("a view that reads another database is found by the doctor, and made anew by migrate", function()
   local function tables(url)
     local _, out = proc.nightshift({ "doctor", "--json" }, url)
-    for _, check in ipairs(nightshift.decode(out).checks) do
+    for _, check in ipairs(nightshift.decode(out).findings) do
       if check.name == "tables" then return check end
     end
   end
@@ -630,16 +630,16 @@ it("a view that reads another database is found by the doctor, and made anew by 
   local copy_url, copy = db.fresh()
   local handle <close> = assert(nightshift.open(url))
   assert(handle:queue "q":push("original", 1))
-  assert.equal("ok", tables(copy_url).level)
+  assert.equal("ok", tables(copy_url).status)
   local text = db.sql(("SELECT view_definition FROM information_schema.views "
     .. "WHERE table_schema = '%s' AND table_name = 'nightshift_jobs'"):format(name))
   db.sql("CREATE OR REPLACE SQL SECURITY INVOKER VIEW nightshift_jobs AS " .. text, copy)
   assert.equal("original", db.sql("SELECT name FROM nightshift_jobs", copy))
   local check = tables(copy_url)
-  assert.equal("fail", check.level)
-  assert.is_truthy(check.found:find("another database", 1, true), check.found)
-  assert.is_truthy(check.advice:find("nightshift migrate", 1, true), check.advice)
+  assert.equal("fail", check.status)
+  assert.is_truthy(check.says:find("another database", 1, true), check.says)
+  assert.is_truthy(check.fix:find("nightshift migrate", 1, true), check.fix)
   assert.equal(0, (proc.nightshift({ "migrate" }, copy_url)))
   assert.equal("", db.sql("SELECT name FROM nightshift_jobs", copy))
-  assert.equal("ok", tables(copy_url).level)
+  assert.equal("ok", tables(copy_url).status)
 end)

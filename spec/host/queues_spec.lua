@@ -925,7 +925,7 @@ describe("switches:", function()
     local id, later = assert(q:push "a"), assert(q:push("a", nil, { delay = 60 }))
     local function run(...)
       local status, out, err = proc.nightshift({ ... }, url)
-      assert.is_true(status <= 1, err)
+      assert.is_true(status <= 1 or status == 4, err) -- 4: doctor warns
       return out, status
     end
     assert.equal("jobs named a: paused\njobs named b c: paused\n", run("pause", "--name", "a", "b c"))

@@ -48,7 +48,7 @@ describe("reloads:", function()
   --- The check of the scripts, and the exit status.
   local function doctor()
     local exit, json = proc.nightshift({ "doctor", "--json" }, url)
-    for _, check in ipairs(nightshift.decode(json).checks) do
+    for _, check in ipairs(nightshift.decode(json).findings) do
       if check.name == "scripts" then return check, exit end
     end
   end
@@ -134,15 +134,15 @@ describe("reloads:", function()
       assert.is_truthy(row.load_error:find(h.script .. ":3:", 1, true))
       assert.same({ before, 1 }, { row.scripts, row.loads })
       local check, exit = doctor()
-      assert.same({ "fail", 1 }, { check.level, exit })
-      assert.is_truthy(check.found:find(h.script .. ":3:", 1, true))
+      assert.same({ "fail", 1 }, { check.status, exit })
+      assert.is_truthy(check.says:find(h.script .. ":3:", 1, true))
       write(h.script, "return { b = function() end }")
       h:signal "HUP"
       h:wait_line "event=reload.done"
       eventually(function() return row_of(h).load_error == nil end)
       assert.is_nil(status():find("could not read", 1, true))
       check, exit = doctor()
-      assert.same({ "ok", 0, "1 host, of scripts " .. row_of(h).scripts }, { check.level, exit, check.found })
+      assert.same({ "ok", 4, "1 host, of scripts " .. row_of(h).scripts }, { check.status, exit, check.says })
       stop(h)
     end)
 
@@ -179,9 +179,9 @@ describe("reloads:", function()
       local b = host.start(url, "return { a = function() return 2 end, b = function() end }")
       for _, h in ipairs { a, b } do row_of(h) end
       local check, exit = doctor()
-      assert.same({ "warn", 0 }, { check.level, exit })
+      assert.same({ "warn", 4 }, { check.status, exit })
       for _, h in ipairs { a, b } do
-        assert.is_truthy(check.found:find(("%s (host %d, pid %d on "):format(ready(h), row_of(h).id, h.pid), 1, true))
+        assert.is_truthy(check.says:find(("%s (host %d, pid %d on "):format(ready(h), row_of(h).id, h.pid), 1, true))
       end
       stop(a, b)
     end)
@@ -194,7 +194,7 @@ describe("reloads:", function()
       local b = host.spawn(url, "return { other = function() end }")
       local c = host.start(url, both .. "/jobs.lua", { both .. "/more.lua" })
       for _, h in ipairs { a, b, c } do row_of(h) end
-      assert.equal("ok", doctor().level)
+      assert.equal("ok", doctor().status)
       stop(a, b, c)
     end)
   end)

@@ -860,25 +860,25 @@ describe("commands on adopted tables:", function()
 
   describe("doctor", function()
     local function adopted()
-      for _, check in ipairs(nightshift.decode(run("doctor", "--json").out).checks) do
+      for _, check in ipairs(nightshift.decode(run("doctor", "--json").out).findings) do
         if check.name == "adopted" then return check end
       end
     end
 
     it("tells of rows that wait for a host, and of those that the server refuses", function()
       local t = open(1, 2)
-      assert.same({ "ok", "no row of 1 adopted tables waits for a host" }, { adopted().level, adopted().found })
+      assert.same({ "ok", "no row of 1 adopted tables waits for a host" }, { adopted().status, adopted().says })
       assert.equal(2, t:take(2))
       for _, job in ipairs(all "SELECT id FROM nightshift_job") do assert(handle:cancel(job.id)) end
       all "UPDATE nightshift_source SET seen = (UNIX_TIMESTAMP() - 100) * 1000000"
       local found = adopted()
-      assert.equal("warn", found.level)
-      assert.is_truthy(found.found:find("rows of migration_task that do not say what became of their jobs: 2; "
-        .. "nobody has served it for 1%d%d%.%d s"), found.found)
+      assert.equal("warn", found.status)
+      assert.is_truthy(found.says:find("rows of migration_task that do not say what became of their jobs: 2; "
+        .. "nobody has served it for 1%d%d%.%d s"), found.says)
       all [[CREATE TRIGGER refuses BEFORE UPDATE ON migration_task FOR EACH ROW
       SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'not this one']]
       assert(t:pay())
-      says("rows of migration_task that the server refuses to change: 2: not this one", adopted().found)
+      says("rows of migration_task that the server refuses to change: 2: not this one", adopted().says)
     end)
   end)
 end)

@@ -1,5 +1,13 @@
 -- The questions of `nightshift doctor`. They only read, except doctor_write, which leaves
--- nothing; people run them, no verb does. Sorted by name.
+-- nothing; people run them, no verb does. Each has a second (doctor_limits). Sorted by name.
+
+-- name: doctor_ago
+-- Params: a DATETIME in the server's own zone, as its texts have it. Seconds since then.
+SELECT TIMESTAMPDIFF(SECOND, ?, CONVERT_TZ(UTC_TIMESTAMP(), '+00:00', 'SYSTEM')) AS ago
+
+-- name: doctor_binlogs
+-- The files of the binary log with their sizes; needs BINLOG MONITOR.
+SHOW BINARY LOGS
 
 -- name: doctor_call_listen
 -- These five calls write nothing and wake a listener at most. Their error tells whether the
@@ -34,8 +42,9 @@ SELECT IS_FREE_LOCK(?) AS free
 SELECT id FROM nightshift_history LIMIT 0
 
 -- name: doctor_holders
--- Every holder with the facts that tell whether it lives. Index: small table; lease by holder.
-SELECT h.id, h.kind, h.host, h.pid, h.dead, {now} - h.beat AS silent,
+-- Every holder with the facts that tell whether it lives. Index: small tables; lease by holder.
+SELECT h.id, h.kind, h.host, h.pid, h.dead, h.version, h.workers, h.skew,
+  {now} - h.beat AS silent,
   IS_FREE_LOCK(CONCAT('nightshift:', {here}, ':', h.id)) AS gone,
   (SELECT COUNT(*) FROM nightshift_lease l WHERE l.holder = h.id) AS leases
 FROM nightshift_holder h
@@ -54,9 +63,17 @@ SELECT GREATEST(
   COALESCE((SELECT MAX(id) FROM nightshift_lease WHERE id < ?), 0),
   COALESCE((SELECT MAX(id) FROM nightshift_holder WHERE id < ?), 0)) DIV 100 AS block
 
+-- name: doctor_innodb
+-- The engine's own report, for its latest deadlock; needs PROCESS. At most 1 MiB of text.
+SHOW ENGINE INNODB STATUS
+
 -- name: doctor_jobs
 -- Is the view there, and all tables that it reads? Never run, only prepared.
 SELECT id FROM nightshift_jobs LIMIT 0
+
+-- name: doctor_limits
+-- Params: seconds for a statement, and for waits of locks. Of our session only.
+SET SESSION max_statement_time = ?, lock_wait_timeout = ?, innodb_lock_wait_timeout = ?
 
 -- name: doctor_listeners
 -- Is the list there? Never run, only prepared: all else goes by its procedures.
@@ -72,16 +89,42 @@ SELECT COUNT(*) AS n FROM nightshift_lease l
 LEFT JOIN nightshift_holder h ON h.id = l.holder
 WHERE h.id IS NULL
 
+-- name: doctor_paused_queues
+-- Queues that are paused. held: is a job ready in it? Index: queue, all rows: they are few; ready
+-- PRIMARY, from the queue's first row to its first job. Locks: none.
+SELECT q.id, q.name, EXISTS (SELECT 1 FROM nightshift_ready r
+    WHERE r.queue_id = q.id AND r.job_id > 0) AS held
+FROM nightshift_queue q WHERE q.paused AND NOT q.removed ORDER BY q.name
+
+-- name: doctor_ready
+-- Params: a queue. How many rows of its jobs are ready, 1001 at most. Index: ready PRIMARY, a
+-- range. Locks: none.
+SELECT COUNT(*) AS n FROM (SELECT 1 FROM nightshift_ready
+  WHERE queue_id = ? AND job_id > 0 LIMIT 1001) some
+
+-- name: doctor_ready_any
+-- How many rows of jobs are ready, 1001 at most. Index: ready PRIMARY, from its start. Locks: none.
+SELECT COUNT(*) AS n FROM (SELECT 1 FROM nightshift_ready WHERE job_id > 0 LIMIT 1001) some
+
+-- name: doctor_replica
+-- This server as a replica: a row for each server that it copies; needs REPLICA MONITOR.
+SHOW ALL REPLICAS STATUS
+
+-- name: doctor_replicas
+-- Replicas that are connected to this server; needs REPLICATION MASTER ADMIN.
+SHOW REPLICA HOSTS
+
 -- name: doctor_routines
--- Shows the procedures that this user may call.
-SELECT routine_name AS name, definer, security_type AS security
+-- Shows the procedures and functions that this user may call. text: the body, for their owner.
+SELECT routine_name AS name, definer, security_type AS security, sql_mode AS mode,
+  routine_definition AS text
 FROM information_schema.routines
 WHERE routine_schema = DATABASE() AND routine_name LIKE 'nightshift%'
 
 -- name: doctor_schedules
 -- Params: names of handlers that hosts have ([name,…]); NULL: not all are known. Key: none, the
--- whole table. No locks. Schedules that have failed, or are late by more than a minute. And those of
--- zones that a host lacks, or of scripts that no host has the handler of.
+-- whole table. No locks. Schedules that have failed, or are late by more than a minute. And
+-- those of zones that a host lacks, or of scripts that no host has the handler of.
 SELECT name, error, JSON_VALUE(definition, '$.zone') AS zone, version IS NOT NULL AS declared,
   IF(next_at < {now} - 60000000, {now} - next_at, NULL) AS late,
   IF(lacked_at > {now} - 7200000000, lacked_by, NULL) AS lacked,
@@ -102,8 +145,11 @@ WHERE h.dead IS NULL AND s.scripts IS NOT NULL
 ORDER BY h.id
 
 -- name: doctor_server
+-- peer: how the server sees our end; a name or address with a port: over TCP.
 SELECT VERSION() AS version, @@version_comment AS comment, DATABASE() AS db,
-  CURRENT_USER() AS account, CONNECTION_ID() AS thread, @@hostname AS host
+  CURRENT_USER() AS account, CONNECTION_ID() AS thread, @@hostname AS host, @@socket AS socket,
+  @@port AS port, @@max_user_connections AS most, (SELECT host FROM information_schema.processlist
+    WHERE id = CONNECTION_ID()) AS peer
 
 -- name: doctor_sleeps
 -- Params: a thread of our own account. A row: it sleeps. A listener that enters itself may wait
@@ -111,9 +157,11 @@ SELECT VERSION() AS version, @@version_comment AS comment, DATABASE() AS db,
 SELECT 1 FROM information_schema.processlist WHERE id = ? AND state = 'User sleep'
 
 -- name: doctor_status
-SHOW SESSION STATUS WHERE Variable_name IN ('Innodb_history_list_length',
-  'Max_used_connections', 'Prepared_stmt_count', 'Ssl_cipher',
-  'Threads_connected', 'Uptime')
+SHOW SESSION STATUS WHERE Variable_name IN ('Innodb_checkpoint_age',
+  'Innodb_checkpoint_max_age', 'Innodb_deadlocks', 'Innodb_history_list_length',
+  'Innodb_row_lock_time_max', 'Innodb_row_lock_waits', 'Max_used_connections', 'Open_files',
+  'Prepared_stmt_count', 'Rpl_semi_sync_master_clients', 'Rpl_semi_sync_master_status',
+  'Ssl_cipher', 'Threads_connected', 'Uptime')
 
 -- name: doctor_tables
 -- Shows the tables that this user has any right on.
@@ -132,9 +180,9 @@ SELECT GET_LOCK(?, 0) AS got
 
 -- name: doctor_transactions
 -- Params: seconds. The oldest open transactions of the server; needs PROCESS. innodb_trx shows
--- the time of the server's own zone. No query texts: they may hold data that does not belong
--- into a log.
-SELECT t.trx_mysql_thread_id AS thread, p.user, p.db, p.command,
+-- the time of the server's own zone. statement: what it is at, with its values.
+SELECT t.trx_mysql_thread_id AS thread, p.user, p.host, p.db, p.command,
+  LEFT(COALESCE(t.trx_query, p.info), 500) AS statement,
   TIMESTAMPDIFF(SECOND, t.trx_started,
     CONVERT_TZ(UTC_TIMESTAMP(), '+00:00', 'SYSTEM')) AS age
 FROM information_schema.innodb_trx t
@@ -149,21 +197,36 @@ WHERE BINARY grantee = ?
 
 -- name: doctor_variables
 -- Variables of the server, as new sessions start with them.
-SHOW GLOBAL VARIABLES WHERE Variable_name IN ('binlog_format',
-  'check_constraint_checks', 'completion_type', 'enforce_storage_engine',
+SHOW GLOBAL VARIABLES WHERE Variable_name IN ('binlog_expire_logs_seconds', 'binlog_format',
+  'check_constraint_checks', 'completion_type', 'datadir', 'enforce_storage_engine',
   'foreign_key_checks', 'idle_transaction_timeout', 'init_connect',
-  'innodb_flush_log_at_trx_commit', 'innodb_read_only',
-  'innodb_rollback_on_timeout', 'log_bin', 'max_allowed_packet',
+  'innodb_flush_log_at_trx_commit', 'innodb_log_file_size', 'innodb_read_only',
+  'innodb_rollback_on_timeout', 'log_bin', 'log_bin_basename', 'max_allowed_packet',
   'max_connections', 'max_join_size', 'max_prepared_stmt_count',
-  'max_recursive_iterations', 'max_session_mem_used', 'max_statement_time',
-  'read_only', 'sort_buffer_size', 'sql_auto_is_null', 'sql_safe_updates',
-  'sql_select_limit', 'sync_binlog', 'tmpdir', 'tx_read_only', 'unique_checks',
-  'wait_timeout')
+  'max_recursive_iterations', 'max_session_mem_used', 'max_statement_time', 'open_files_limit',
+  'read_only', 'rpl_semi_sync_master_enabled', 'sort_buffer_size', 'sql_auto_is_null',
+  'sql_safe_updates', 'sql_select_limit', 'sync_binlog', 'tmpdir', 'tx_read_only',
+  'unique_checks', 'wait_timeout')
 
 -- name: doctor_variables_session
 -- Variables of this session, which Nightshift has set up.
 SHOW SESSION VARIABLES WHERE Variable_name IN ('innodb_lock_wait_timeout',
   'sql_mode', 'time_zone', 'transaction_isolation', 'tx_isolation')
+
+-- name: doctor_waits
+-- Sessions that have waited for a row lock for so long, and who holds it; needs PROCESS.
+-- Params: seconds. Statements with their values.
+SELECT r.trx_mysql_thread_id AS waiting, LEFT(r.trx_query, 500) AS waits,
+  b.trx_mysql_thread_id AS thread, p.user, p.host, p.command, LEFT(b.trx_query, 500) AS statement,
+  l.lock_table AS tab, TIMESTAMPDIFF(SECOND, r.trx_wait_started,
+    CONVERT_TZ(UTC_TIMESTAMP(), '+00:00', 'SYSTEM')) AS waited
+FROM information_schema.innodb_lock_waits w
+JOIN information_schema.innodb_trx r ON r.trx_id = w.requesting_trx_id
+JOIN information_schema.innodb_trx b ON b.trx_id = w.blocking_trx_id
+LEFT JOIN information_schema.innodb_locks l ON l.lock_id = w.requested_lock_id
+LEFT JOIN information_schema.processlist p ON p.id = b.trx_mysql_thread_id
+HAVING waited >= ?
+ORDER BY waited DESC, waiting LIMIT 3
 
 -- name: doctor_write
 -- Writes and deletes a row of no job in one transaction; the commit has to reach the disk all

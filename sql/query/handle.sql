@@ -30,15 +30,16 @@ SET crashes = crashes - (lost > 2 AND crashes > 0), lost = lost - 1
 WHERE id = ? AND run > ? AND lost > 0
 
 -- name: holder_add
--- Params: id, kind, host, pid, boot id, version. Key: PRIMARY. May be run
--- twice.
+-- Params: id, kind, host, pid, boot id, version, µs since 1970 by the clock of our machine. Key:
+-- PRIMARY. May be run twice.
 INSERT IGNORE INTO nightshift_holder
-  (id, kind, host, pid, boot_id, connection, started, beat, version)
-VALUES (?, ?, ?, ?, ?, CONNECTION_ID(), {now}, {now}, ?)
+  (id, kind, host, pid, boot_id, connection, started, beat, version, skew)
+VALUES (?, ?, ?, ?, ?, CONNECTION_ID(), {now}, {now}, ?, ? - {now})
 
 -- name: holder_beat
--- Params: holder. Key: PRIMARY; locks our own row only. No row: we are dead.
-UPDATE nightshift_holder SET beat = {now} WHERE id = ? AND dead IS NULL
+-- Params: µs since 1970 by the clock of our machine, holder. Key: PRIMARY; locks our own row only.
+-- No row: we are dead.
+UPDATE nightshift_holder SET skew = ? - {now}, beat = {now} WHERE id = ? AND dead IS NULL
 
 -- name: holder_cycle
 -- Params: number, holder. Key: PRIMARY; locks our own row only. No row: we were

@@ -234,7 +234,8 @@ CREATE TABLE nightshift_listener (
 -- that after a cut at COMMIT it knows which half it is in. boot_id also names the space of
 -- process ids. For people, told with a delay of a few seconds; NULL: no host, or it has not
 -- said yet: workers: that take jobs. busy: that run one, whether they take more or not.
--- leaving: that take no more and still run one. scripts: counts the loadings of scripts.
+-- leaving: that take no more and still run one. scripts: counts the loadings of scripts. skew: how
+-- far the clock of its machine was ahead of the server's at its last beat.
 CREATE TABLE nightshift_holder (
   id BIGINT NOT NULL PRIMARY KEY,
   kind ENUM('host','handle') NOT NULL,
@@ -251,7 +252,8 @@ CREATE TABLE nightshift_holder (
   busy INT UNSIGNED NULL,
   leaving INT UNSIGNED NULL,
   loads INT UNSIGNED NULL,
-  old_scripts INT UNSIGNED NULL
+  old_scripts INT UNSIGNED NULL,
+  skew BIGINT NULL
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin
 
 -- name: create_past_holder
@@ -402,11 +404,12 @@ CREATE TABLE nightshift_retention (
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin
 
 -- name: create_attempt
--- A failed, crashed or lost attempt. A poll leaves no row. started, worker: as in finished.
+-- A failed, crashed or lost attempt; or a run that is done and has printed: its log. A poll leaves
+-- no row. started, worker: as in finished.
 CREATE TABLE nightshift_attempt (
   job_id BIGINT NOT NULL,
   run INT UNSIGNED NOT NULL,
-  kind ENUM('failed','crashed','lost') NOT NULL,
+  kind ENUM('failed','crashed','lost','printed') NOT NULL,
   ended BIGINT NOT NULL,
   holder BIGINT NULL,
   started BIGINT NULL,

@@ -318,6 +318,10 @@ void ns_log_setup(ns_form form, ns_level level) {
       logger.level = (ns_level)i;
 }
 
+ns_form ns_log_form(void) {
+  return logger.form;
+}
+
 const char *ns_log_host(void) {
   return logger.host;
 }
@@ -326,7 +330,7 @@ bool ns_log_on(ns_level level) {
   return level >= logger.level;
 }
 
-static int64_t wall_now(void) {
+int64_t ns_log_wall(void) {
   struct timespec t;
   clock_gettime(CLOCK_REALTIME, &t);
   return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
@@ -349,7 +353,7 @@ static void write_line(const char *text, size_t n, int patience) {
 }
 
 static size_t format_notice(char text[NS_LOG_LINE], int64_t dropped) {
-  return ns_log_format(text, logger.form, wall_now(), NS_LOG_WARN, "log.dropped",
+  return ns_log_format(text, logger.form, ns_log_wall(), NS_LOG_WARN, "log.dropped",
                        NS_FIELDS(ns_fi("lines", dropped)));
 }
 
@@ -369,7 +373,7 @@ void ns_log(ns_level level, const char *event, const ns_field *fields, size_t n)
   size_t len;
   if (!ns_log_on(level))
     return;
-  len = ns_log_format(text, logger.form, wall_now(), level, event, fields, n);
+  len = ns_log_format(text, logger.form, ns_log_wall(), level, event, fields, n);
   if (ns_spool_add(text, len))
     return;
   pthread_mutex_lock(&logger.lock);

@@ -47,6 +47,9 @@ typedef enum ns_form { NS_FORM_AUTO, NS_FORM_LOGFMT, NS_FORM_JSON, NS_FORM_JOURN
 */
 void ns_log_setup(ns_form form, ns_level level);
 
+/* The form that was found. */
+ns_form ns_log_form(void);
+
 /* The name of this machine, for lines. */
 const char *ns_log_host(void);
 
@@ -57,6 +60,10 @@ bool ns_log_spool(void);
 /* Ends that thread when all is written. Lines that are left after three quarters of 'us' are
 ** dropped; the rest of the time is for the line with their number. */
 void ns_log_flush(int64_t us);
+
+/* µs since 1970 by the clock of this machine. For the lines, and for people who compare it with the
+** server's; no decision may go by it. */
+int64_t ns_log_wall(void);
 
 /* Whether a line of this level would be shown; for lines that cost work. */
 bool ns_log_on(ns_level level);

@@ -66,6 +66,9 @@ ns_counters ns_count(const ns_db *db);
 /* How many connections this process has, of all its handles. From any thread. */
 size_t ns_connections(void);
 
+/* Version of the client library, "3.3.14"; static. */
+const char *ns_client_version(void);
+
 /* ---------------------------------------------------------------- schema */
 
 /* Text of the i-th statement of the schema (0-based), NULL after the last;

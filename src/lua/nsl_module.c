@@ -110,6 +110,16 @@ static int lib_schema(lua_State *L) {
 }
 
 /***
+Version of the client library.
+@function client
+@treturn string
+*/
+static int lib_client(lua_State *L) {
+  lua_pushstring(L, ns_client_version());
+  return 1;
+}
+
+/***
 The text of a named statement of sql/query.
 @function sql
 @tparam string name
@@ -177,6 +187,7 @@ static int lib_private_server(lua_State *L) {
 static const luaL_Reg functions[] = {
     {"open", nsl_lib_open},     {"encode", nsl_lib_encode},
     {"decode", nsl_lib_decode}, {"array", nsl_lib_array},
+    {"client", lib_client},
     {"clock", lib_clock},       {"duration", lib_duration},
     {"hash", lib_hash},
     {"schema", lib_schema},     {"sleep", lib_sleep},

@@ -11,6 +11,7 @@ local context = {}
 -- Exit codes; 69 and 78 are from sysexits.
 context.FAILURE = 1
 context.USAGE = 2
+context.WARNING = 4
 context.UNREACHABLE = 69
 context.CONFIG = 78
 

@@ -283,14 +283,16 @@ local function shown(key, value)
   return (output.safe(value):gsub("\n", "\n" .. (" "):rep(14)))
 end
 
+--- Lines that a run has logged or printed; the last ends with a newline, or does not.
+local function show_lines(title, text)
+  output.line(title .. ":\n    " .. (output.safe(text):gsub("\n$", ""):gsub("\n", "\n    ")))
+end
+
 local function show_attempt(attempt)
   output.line(("\nrun %d %s at %s%s"):format(attempt.run, attempt.kind, output.time(attempt.ended),
     run_place(attempt, attempt.started and attempt.ended - attempt.started)))
   if attempt.error then output.line("  " .. (output.safe(attempt.error):gsub("\n", "\n  "))) end
-  if attempt.log then
-    local log = output.safe(attempt.log):gsub("\n$", "") -- each of its lines ends with one
-    output.line("  log:\n    " .. (log:gsub("\n", "\n    ")))
-  end
+  if attempt.log then show_lines("  log", attempt.log) end
 end
 
 local function show_text(info)
@@ -303,6 +305,8 @@ local function show_text(info)
   if info.tree.total > 1 then output.line(("%-13s %s"):format("tree", tree.progress(info.tree))) end
   if #info.waiters > 0 then output.line(("%-13s %s"):format("waited for by", table.concat(info.waiters, " "))) end
   for _, attempt in ipairs(info.failures) do show_attempt(attempt) end
+  local last = info.failures[#info.failures]
+  if info.output and not (last and last.run == info.run) then show_lines("\noutput", info.output) end
 end
 
 function commands.show(args)

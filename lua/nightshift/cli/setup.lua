@@ -23,7 +23,7 @@ function setup.define(parser)
   local upgrade = parser:command("migrate", "Upgrade the tables to this version of Nightshift, and make the "
     .. "procedures anew.")
   for _, command in ipairs { init, upgrade } do command:flag("--json", "Print JSON.") end
-  local doctor = parser:command("doctor", "Check server, session, privileges and plans; say what to do.")
+  local doctor = parser:command("doctor", "Check server, tables, account, machine and jobs; say what to do.")
   doctor:flag("--json", "Print JSON.")
   doctor:option("--grants", "Print the SQL that grants a role what it needs. Default of ROLE: all roles.")
     :args("?"):argname "ROLE":choices(grants.names)
@@ -122,21 +122,25 @@ local function print_grants(role, user)
   end
 end
 
-local LEVELS <const> = { ok = "green", warn = "yellow", fail = "red" }
+local COLOURS <const> = { ok = "green", note = "bold", warn = "yellow", fail = "red" }
 
 local function print_finding(f)
-  local advice = f.level ~= "ok" and f.advice and "  → " .. f.advice or ""
-  local level = output.paint(f.level, LEVELS[f.level]) .. (" "):rep(4 - #f.level)
-  output.line(("%s  %-12s  %s%s"):format(level, f.name, output.safe(f.found), output.safe(advice)))
+  local fix = f.fix and "  → " .. f.fix or ""
+  local status = output.paint(f.status, COLOURS[f.status]) .. (" "):rep(4 - #f.status)
+  output.line(("%s  %-12s  %s%s"):format(status, f.name, output.safe(f.says), output.safe(fix)))
   io.stdout:flush() -- the next one may take its time
 end
 
-local function count(findings, level)
-  local n = 0
+-- The worst of all findings, as exit code; a failure is one as everywhere.
+local EXITS = { ok = 0, note = 0, warn = context.WARNING, fail = context.FAILURE }
+local WORSE = { ok = 1, note = 2, warn = 3, fail = 4 }
+
+local function worst_of(findings)
+  local worst = "ok"
   for _, f in ipairs(findings) do
-    if f.level == level then n = n + 1 end
+    if WORSE[f.status] > WORSE[worst] then worst = f.status end
   end
-  return n
+  return worst
 end
 
 function commands.doctor(args)
@@ -148,12 +152,9 @@ function commands.doctor(args)
     if not db then return nil, ("%s; %s"):format(message, context.origin(args)), why end
     return db._handle
   end, args.json and function() end or print_finding)
-  local fails = count(findings, "fail")
-  if args.json then
-    output.json { checks = core.array(findings), fail = fails, warn = count(findings, "warn") }
-  end
-  if code == "GONE" then return context.UNREACHABLE end
-  return fails > 0 and context.FAILURE or 0
+  local worst = worst_of(findings)
+  if args.json then output.json { findings = core.array(findings), worst = worst } end
+  return code == "GONE" and context.UNREACHABLE or EXITS[worst]
 end
 
 -- -------------------------------------------------- retain, retention, prune

@@ -7,8 +7,7 @@ local grants = require "nightshift.doctor.grants"
 local units = require "nightshift.units"
 
 local is_read_only, ask, need = doctor.is_read_only, doctor.ask, doctor.need
-local routines, CALLS_ONLY = doctor.routines, doctor.CALLS_ONLY
-local NOT_LOOKED_AT, STALLED = doctor.NOT_LOOKED_AT, doctor.STALLED
+local routines, quoted = doctor.routines, doctor.quoted
 
 local checks = {}
 
@@ -69,16 +68,14 @@ end
 local LONG = 1 -- s, of a commit that is worth a warning
 
 function checks.write(seen)
-  if seen.calls_only then return "ok", CALLS_ONLY end
-  if not seen.tables then return "warn", NOT_LOOKED_AT, "see schema" end
   local took, message, code = write(seen)
   if not message then
     local found = ("a row was written and committed in %s ms"):format(units.fixed(took * 1000, 1))
-    if took < LONG then return "ok", found end
+    if took < LONG then return "ok", found, nil, took end
     local why, advice = stalled(seen.state)
-    return "warn", ("%s, and so is every claim, push and verdict: %s"):format(found, why), advice
+    return "warn", ("%s, and so is every claim, push and verdict: %s"):format(found, why), advice, took
   elseif code == "DENIED" then
-    return "ok", "not tried: this user may not write nightshift_running"
+    return "note", "not tried: this account may not write nightshift_running", "see nightshift doctor --grants worker"
   elseif is_read_only(message) then
     return "fail", "the server is read-only", "see writable"
   elseif code ~= "GONE" then
@@ -113,8 +110,6 @@ end
 
 function checks.procedures(seen)
   seen.absent = {}
-  if not seen.tables and not seen.calls_only then return "warn", NOT_LOOKED_AT, "see schema" end
-  if seen.stalled then return "warn", STALLED, "see write" end
   local absent, orphaned, there = call_all(seen)
   seen.absent = absent
   if #absent > 0 then
@@ -139,7 +134,8 @@ local function lacks(seen, role, callable)
   end
   for _, name in ipairs(core.statements()) do
     if role.runs(name) then
-      local ok, message, code = seen.handle:may(name)
+      local ok, message, code = doctor.may(seen, name)
+      doctor.not_busy(seen, message, code)
       if not ok and code == "DENIED" then
         local what, object = message:match "^([%u, ]+) command denied .- table .-([%w_]+)[`'] %(%d+%)$"
         add(what and ("%s on %s"):format(what, object) or message)
@@ -153,7 +149,6 @@ local function lacks(seen, role, callable)
 end
 
 function checks.grants(seen)
-  if not seen.tables and not seen.calls_only then return "warn", NOT_LOOKED_AT, "see schema" end
   local callable, able, unable = routines(seen), {}, {}
   for _, name in ipairs(grants.names) do
     local missing = lacks(seen, grants[name], callable)
@@ -170,11 +165,6 @@ function checks.grants(seen)
   return "fail", found, "nightshift doctor --grants shows what to grant"
 end
 
-local function quoted(account)
-  local name, host = account:match "^(.*)@([^@]*)$"
-  return ("'%s'@'%s'"):format(name, host)
-end
-
 --- May this account end queries of other users? nil: we may not see that.
 local function may_kill(seen, account)
   local rows = ask(seen, "doctor_user_privileges", quoted(account)) or {}
@@ -186,24 +176,25 @@ end
 
 local function judge_ring(seen, definer, took)
   local found = ("a ring ended a listener's sleep after %s ms"):format(units.fixed(took / 1000, 1))
-  if definer ~= seen.server.account then return "ok", ("%s, by the rights of %s"):format(found, definer) end
+  if definer ~= seen.server.account then
+    return "ok", ("%s, by the rights of %s"):format(found, definer), nil, took / 1e6
+  end
   if may_kill(seen, definer) == false then
     return "warn", ("%s; but %s may not end the sleep of other users' listeners: their jobs wait up to 10 s"):format(
       found, definer), ("GRANT CONNECTION ADMIN ON *.* TO %s"):format(quoted(definer))
   end
-  return "ok", found
+  return "ok", found, nil, took / 1e6
 end
 
 function checks.ring(seen)
-  if not seen.tables and not seen.calls_only then return "warn", NOT_LOOKED_AT, "see schema" end
-  if seen.stalled then return "warn", STALLED, "see write" end
   local callable = routines(seen)
   local ring = callable.nightshift_ring
   if seen.absent.nightshift_ring then
-    return "warn", "nightshift_ring is not there: nobody wakes for a push, jobs wait up to 10 s", "see procedures"
+    return "warn", "nightshift_ring is not there: no host wakes for a push, jobs wait up to 10 s", "see procedures"
   elseif not ring then
-    return "warn", "this user may not call nightshift_ring: nobody wakes for its pushes, they wait up to 10 s",
-      "GRANT EXECUTE ON PROCEDURE nightshift_ring; nothing to do for one who only reads"
+    return "note", "this account may not call nightshift_ring: no host wakes for its pushes, they wait up to 10 s",
+      ("GRANT EXECUTE ON PROCEDURE nightshift_ring TO %s; nothing to do for an account that only reads"):format(
+        quoted(seen.server.account))
   end
   local listens = callable.nightshift_listen
   local took, message, code
@@ -229,15 +220,8 @@ function checks.ring(seen)
   return judge_ring(seen, ring.definer, took)
 end
 
---- Does meta say that named locks do not serve here?
-local function switched_off(seen)
-  local rows = seen.tables and ask(seen, "holder_locks")
-  return rows and select(2, next(rows[1])) == 0
-end
-
 function checks.locks(seen)
-  seen.no_locks = switched_off(seen)
-  if seen.no_locks then
+  if doctor.no_locks(seen) then
     return "warn", "named locks are switched off (nightshift_meta, named_locks)",
       "if they do serve here, take that row out: a dead host is then found at once, not after 30 s"
   end

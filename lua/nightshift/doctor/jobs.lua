@@ -9,42 +9,74 @@ local sources = require "nightshift.source.admin"
 local units = require "nightshift.units"
 local versions = require "nightshift.versions"
 
-local ask, seconds = doctor.ask, doctor.seconds
-local CALLS_ONLY, NOT_LOOKED_AT = doctor.CALLS_ONLY, doctor.NOT_LOOKED_AT
+local ask, seconds, hidden = doctor.ask, doctor.seconds, doctor.hidden
 
 local checks = {}
 
+--- "3 jobs", "1 job", "more than 1000 jobs"; the statement counts to 1001.
+local function jobs_of(rows)
+  local n = rows and rows[1] and rows[1].n or 0
+  return n > 1000 and "more than 1000 jobs" or ("%d job%s"):format(n, n == 1 and "" or "s"), n
+end
+
 function checks.handlers(seen)
-  if seen.calls_only then return "ok", CALLS_ONLY end
-  if not seen.tables then return "warn", NOT_LOOKED_AT, "see schema" end
-  local rows = hosts.unserved(seen.handle)
-  if not rows then return "ok", "not looked at: this user may not read them" end
-  if #rows == 0 then return "ok", "no ready job waits for a handler that no live host has" end
-  local texts = {}
-  for i, row in ipairs(rows) do texts[i] = hosts.unserved_text(row) end
+  local names, lives, code = hosts.names(seen.handle)
+  if not names and code then return hidden() end
+  local rows = lives and hosts.unserved(seen.handle)
+  if rows == nil then return hidden() end
+  if not rows then
+    local text, n = jobs_of(ask(seen, "doctor_ready_any"))
+    if n == 0 then return "ok", "no host lives, and no job is ready", nil, 0 end
+    return "note", ("no host lives; %s ready"):format(text), "nightshift work FILE, or a program that claims", n
+  elseif #rows == 0 then
+    return "ok", "no ready job waits for a handler that no live host has", nil, 0
+  end
+  local texts, n = {}, 0
+  for i, row in ipairs(rows) do
+    texts[i] = hosts.unserved_text(row)
+    n = n + row.n
+  end
   return "warn", "no live host has a handler for " .. table.concat(texts, ", "),
-    "run a host with such a handler, or cancel them; they stay ready"
+    "run a host with such a handler, or cancel them; they stay ready", n
+end
+
+--- Adds names, and all queues, that are paused: to texts, and to arguments for resume.
+local function add_names(rows, texts, ends)
+  for _, row in ipairs(rows) do
+    texts[#texts + 1] = row.name == "" and "every queue" or ("jobs named '%s'"):format(row.name)
+    ends[#ends + 1] = row.name == "" and "--all" or "--name " .. doctor.word(row.name)
+  end
+end
+
+--- The same for queues. Gives how many ready jobs they hold.
+local function add_queues(seen, queues, texts, ends)
+  local sum = 0
+  for _, queue in ipairs(queues) do
+    local text, n = "no job", 0
+    if queue.held == 1 then text, n = jobs_of(ask(seen, "doctor_ready", queue.id)) end
+    sum = sum + n
+    texts[#texts + 1] = ("queue '%s' (%s ready)"):format(queue.name, text)
+    ends[#ends + 1] = doctor.word(queue.name)
+  end
+  return sum
 end
 
 function checks.paused(seen)
-  if seen.calls_only then return "ok", CALLS_ONLY end
-  if not seen.tables then return "warn", NOT_LOOKED_AT, "see schema" end
-  local rows = ask(seen, "report_paused_names")
-  if not rows then return "ok", "not looked at: this user may not read them" end
-  if #rows == 0 then return "ok", "no name of a job is paused, nor all queues" end
+  local rows, queues = ask(seen, "report_paused_names"), ask(seen, "doctor_paused_queues")
+  if not rows or not queues then return hidden() end
   local texts, ends = {}, {}
-  for i, row in ipairs(rows) do
-    texts[i] = row.name == "" and "every queue" or ("jobs named '%s'"):format(row.name)
-    ends[i] = row.name == "" and "--all" or "--name " .. row.name
-  end
-  return "warn", "paused: " .. table.concat(texts, ", "), "nightshift resume " .. table.concat(ends, " ")
+  local held = add_queues(seen, queues, texts, ends)
+  add_names(rows, texts, ends) -- behind the queues: --name takes the words after it
+  if #texts == 0 then return "ok", "no queue is paused, nor any name of a job", nil, 0 end
+  return (held > 0 or #rows > 0) and "warn" or "note", "paused: " .. table.concat(texts, ", "),
+    "nightshift resume " .. table.concat(ends, " "), held
 end
 
 -- ------------------------------------------------------------------ schedules
 
 local SHOWN = 5
 
---- What is wrong with a schedule, and what to do about it.
+--- The fault of a schedule, and the fix.
 local function trouble_of(row, lives)
   local name = row.name
   if row.error then
@@ -64,12 +96,12 @@ local function trouble_of(row, lives)
 end
 
 function checks.schedules(seen)
-  if seen.calls_only then return "ok", CALLS_ONLY end
-  if not seen.tables then return "warn", NOT_LOOKED_AT, "see schema" end
   local names, lives = hosts.names(seen.handle)
   local rows = ask(seen, "doctor_schedules", names and core.encode(core.array(names)))
-  if not rows then return "ok", "not looked at: this user may not read them" end
-  if #rows == 0 then return "ok", "no schedule has failed, is late, or is without a host that runs its jobs" end
+  if not rows then return hidden() end
+  if #rows == 0 then
+    return "ok", "no schedule has failed, is late, or is without a host that runs its jobs", nil, 0
+  end
   local found, advice, known = {}, {}, {}
   for i = 1, math.min(#rows, SHOWN) do
     local text, what = trouble_of(rows[i], lives == true)
@@ -78,7 +110,7 @@ function checks.schedules(seen)
     known[what] = true
   end
   if #rows > SHOWN then found[#found + 1] = ("and %d more"):format(#rows - SHOWN) end
-  return "warn", table.concat(found, "; "), table.concat(advice, "; ")
+  return "warn", table.concat(found, "; "), table.concat(advice, "; "), #rows
 end
 
 -- --------------------------------------------------------------------- holders
@@ -86,43 +118,39 @@ end
 local SILENT = 30 * 1000000 -- µs without a beat after which a host is dead
 
 function checks.holders(seen)
-  if seen.calls_only then return "ok", CALLS_ONLY end
-  if not seen.tables then return "warn", NOT_LOOKED_AT, "see schema" end
-  local rows = ask(seen, "doctor_holders")
+  local rows, seen_them = doctor.holders(seen)
   local orphans = ask(seen, "doctor_orphans")
-  if not rows then return "ok", "not looked at: this user may not read them" end
-  local living, stale = 0, {}
+  if not seen_them then return hidden() end
+  local living, stale, held = 0, {}, 0
   for _, h in ipairs(rows) do
     local silent = h.kind == "host" and h.silent > SILENT
-    local gone = not seen.no_locks and h.gone == 1
-    if h.leases > 0 and (h.dead or gone or silent) then
+    if h.leases > 0 and (not h.lives or silent) then
       stale[#stale + 1] = ("%s %d (pid %d on %s, last seen %s ago) holds %d batches"):format(h.kind, h.id, h.pid,
         h.host, seconds(h.silent), h.leases)
-    elseif not h.dead and not gone then
+      held = held + h.leases
+    elseif h.lives then
       living = living + 1
     end
   end
   local lost = orphans and orphans[1] and orphans[1].n or 0
-  if lost > 0 then stale[#stale + 1] = ("%d batches are held by nobody known"):format(lost) end
-  if #stale == 0 then return "ok", ("%d hold claims or may, none of them dead"):format(living) end
+  if lost > 0 then stale[#stale + 1] = ("%d batches are held by no known holder"):format(lost) end
+  if #stale == 0 then return "ok", ("%d hold claims or may, none of them dead"):format(living), nil, 0 end
   return "warn", "running jobs of the dead: " .. table.concat(stale, "; "),
-    "nightshift rescue; a living host does it by itself within seconds"
+    "nightshift rescue; a living host does it by itself within seconds", held + lost
 end
 
 --- Holders that live by their named lock, where locks serve.
 local function living(seen, rows)
   local there = {}
   for _, row in ipairs(rows) do
-    if seen.no_locks or row.gone ~= 1 then there[#there + 1] = row end
+    if row.gone ~= 1 or doctor.no_locks(seen) then there[#there + 1] = row end
   end
   return there
 end
 
 function checks.scripts(seen)
-  if seen.calls_only then return "ok", CALLS_ONLY end
-  if not seen.tables then return "warn", NOT_LOOKED_AT, "see schema" end
   local rows = ask(seen, "doctor_scripts")
-  if not rows then return "ok", "not looked at: this user may not read them" end
+  if not rows then return hidden() end
   local failed, hashes, known = {}, {}, {}
   local alive = living(seen, rows)
   for _, row in ipairs(alive) do
@@ -145,26 +173,22 @@ end
 local LOOK_AGAIN = 0.5 -- s: a moving job is in its place by then
 
 function checks.lost(seen)
-  if seen.calls_only then return "ok", CALLS_ONLY end
-  if not seen.tables then return "warn", NOT_LOOKED_AT, "see schema" end
   local round, message, code = seen.handle:mend(false)
   if round and round.seen > 0 then
     core.sleep(LOOK_AGAIN)
     round, message, code = seen.handle:mend(false)
   end
-  if not round and code == "DENIED" then return "ok", "not looked at: this user may not read them" end
-  if not round then return "warn", ("%s (%s)"):format(message, code), "run it again" end
+  if not round and code == "DENIED" then return hidden() end
+  if not round then return "note", ("not looked at: %s (%s)"):format(message, code), "run it again" end
   local rows = ask(seen, "doctor_mended")
   local past = rows and rows[1] and rows[1].n or 0
-  if round.twice == 0 then return "ok", ("every live job is somewhere; %d mended so far"):format(past) end
+  if round.twice == 0 then return "ok", ("every live job is somewhere; %d mended so far"):format(past), nil, 0 end
   return "fail", ("%d jobs or rows are in no place, or in a wrong one"):format(round.twice),
-    "a living host mends them within minutes, nightshift rescue at once; please report it"
+    "a living host mends them within minutes, nightshift rescue at once; please report it", round.twice
 end
 
 function checks.adopted(seen)
-  if seen.calls_only then return "ok", CALLS_ONLY end
-  if not seen.tables then return "warn", NOT_LOOKED_AT, "see schema" end
-  if not ask(seen, "source_list") then return "ok", "not looked at: this user may not read them" end
+  if not ask(seen, "source_list") then return hidden() end
   local rows, found = sources.list(seen.handle) or {}, {}
   for _, row in ipairs(rows) do
     for _, trouble in ipairs(sources.troubles(row)) do found[#found + 1] = trouble end

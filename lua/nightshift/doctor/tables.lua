@@ -7,7 +7,6 @@ local doctor = require "nightshift.doctor"
 local plans = require "nightshift.doctor.plans"
 
 local ask, number, routines = doctor.ask, doctor.number, doctor.routines
-local CALLS_ONLY, NOT_LOOKED_AT, STALLED = doctor.CALLS_ONLY, doctor.NOT_LOOKED_AT, doctor.STALLED
 
 local checks = {}
 
@@ -17,13 +16,16 @@ local function newest_schema()
 end
 
 function checks.schema(seen)
-  local rows, message = ask(seen, "handle_schema")
+  local rows, message, code = ask(seen, "handle_schema")
   local version = rows and rows[1] and math.tointeger(tonumber(rows[1].value))
   local ours = newest_schema()
-  seen.tables = version == ours
+  seen.tables = version == ours or code == "BUSY"
+  if code == "BUSY" then return "note", "not looked at: " .. message, "see write" end
   if not rows and message:find("(1142)", 1, true) then
     seen.calls_only = next(routines(seen)) ~= nil
-    if seen.calls_only then return "ok", CALLS_ONLY end
+    if seen.calls_only then
+      return "note", "not looked at: this account may only call the procedures", "see nightshift doctor --grants"
+    end
     return "fail", message, "grant what the user needs: nightshift doctor --grants"
   elseif not version then
     return "fail", "there are no Nightshift tables in this database", "nightshift init"
@@ -32,7 +34,7 @@ function checks.schema(seen)
   elseif version > ours then
     return "fail", ("version %d, newer than the %d of this program"):format(version, ours), "upgrade this program"
   end
-  return "ok", "version " .. version
+  return "ok", "version " .. version, nil, version
 end
 
 --- The things that the schema makes: name = its engine; false for a thing without one.
@@ -52,7 +54,8 @@ end
 local function missing_tables(seen, expected, shown)
   local missing, names = {}, {}
   for _, name in ipairs(core.statements()) do
-    local ok, message, code = seen.handle:may(name)
+    local ok, message, code = doctor.may(seen, name)
+    doctor.not_busy(seen, message, code)
     local gone = not ok and code == "SCHEMA" and message:match "[.`'](nightshift_[%l_]+)"
     if gone and expected[gone] ~= nil and not shown[gone] then missing[gone] = true end
   end
@@ -80,8 +83,6 @@ local function are_views(missing)
 end
 
 function checks.tables(seen)
-  if seen.calls_only then return "ok", CALLS_ONLY end
-  if not seen.tables then return "warn", NOT_LOOKED_AT, "see schema" end
   local expected, shown, wrong = expected_tables(), {}, {}
   for _, row in ipairs(ask(seen, "doctor_tables") or {}) do
     local engine = expected[row.name]
@@ -104,6 +105,133 @@ function checks.tables(seen)
   return "ok", "InnoDB, and the list of listeners in memory"
 end
 
+-- ----------------------------------------------------------------------- drift
+
+-- Tables as the schema makes them, beside tables as the server shows them. Both texts have a line
+-- for each column, key and constraint, and are read by the same function.
+
+--- A type in one form: without display widths and words for the same.
+local function type_of(line)
+  local name, rest = line:lower():match "^(%l+)(.*)"
+  local size, behind = rest:match "^(%b())(.*)"
+  if name == "boolean" or name == "bool" then name = "tinyint" end
+  if name:find "int$" then size = "" end
+  local null = line:find "NOT NULL" or line:find "PRIMARY KEY"
+  return name .. (size or "") .. ((behind or rest):find "^ unsigned" and " unsigned" or "")
+    .. (null and " NOT NULL" or " NULL")
+end
+
+--- Lists of columns and keys, which also have them by name: {name, text, is}; the names of checks.
+local function read(text)
+  local has = { columns = {}, keys = {}, checks = {} }
+  local function add(list, name, what, is)
+    list[#list + 1] = { name = name, text = what, is = is }
+    list[name] = list[#list]
+  end
+  for line in text:gsub("`", ""):gmatch "\n  (%S[^\n]*)" do
+    line = line:gsub(",$", "")
+    local kind, name, columns = line:match "^(%u*) ?KEY ([%w_]*) ?(%b())"
+    if kind then
+      add(has.keys, name == "" and "PRIMARY" or name, line, kind .. columns:gsub("%s", ""))
+    elseif line:find "^CONSTRAINT " then
+      name = line:match "^CONSTRAINT (%S+)"
+      add(has.checks, name, text:match("CONSTRAINT `?" .. name .. "`? CHECK %b()"))
+    else
+      local column, rest = line:match "^([%w_]+) (.+)"
+      if line:find(" PRIMARY KEY", 1, true) then add(has.keys, "PRIMARY", ("PRIMARY KEY (%s)"):format(column),
+        ("PRIMARY(%s)"):format(column)) end
+      if column then add(has.columns, column, rest:gsub(" PRIMARY KEY", ""), type_of(rest)) end
+    end
+  end
+  return has
+end
+
+--- The difference of one column: a status, its text, and the part of an ALTER TABLE; nil: none.
+local function column_drift(want, have)
+  if not have then
+    return "fail", ("lacks the column %s"):format(want.name), ("ADD COLUMN %s %s"):format(want.name, want.text)
+  elseif have.is ~= want.is then
+    return "warn", ("has %s as %s, not %s"):format(want.name, have.is, want.is),
+      ("MODIFY COLUMN %s %s"):format(want.name, want.text)
+  end
+end
+
+--- The same for a column that is not ours.
+local function stranger(have)
+  local needs = have.is:find "NOT NULL" and not have.text:find "DEFAULT" and not have.text:find "AUTO_INCREMENT"
+  return needs and "fail" or "note", ("has a column %s that is not ours%s"):format(have.name,
+    needs and ", and no row without it" or ""), ("DROP COLUMN %s"):format(have.name)
+end
+
+local function key_drift(want, have)
+  if have and have.is == want.is then return nil end
+  local drop = not have and "" or want.name == "PRIMARY" and "DROP PRIMARY KEY, " or ("DROP KEY %s, "):format(want.name)
+  return "warn", ("%s the key %s"):format(have and "has other columns in" or "lacks", want.name),
+    ("%sADD %s"):format(drop, want.text)
+end
+
+--- Tells of each difference of a table.
+local function compare(want, have, tell)
+  for _, column in ipairs(want.columns) do tell(column_drift(column, have.columns[column.name])) end
+  for _, column in ipairs(have.columns) do
+    if not want.columns[column.name] then tell(stranger(column)) end
+  end
+  for _, key in ipairs(want.keys) do tell(key_drift(key, have.keys[key.name])) end
+  for _, check in ipairs(want.checks) do
+    if not have.checks[check.name] then
+      tell("warn", ("lacks the check %s"):format(check.name), "ADD " .. check.text)
+    end
+  end
+end
+
+-- The server shows bodies with their texts read once: without backslashes before backslashes.
+local function plain(text) return (text:gsub("\\", "")) end
+
+--- Routines of this database with another text than ours, as far as this account is shown texts.
+local function other_routines(seen)
+  local other = {}
+  for _, statement in ipairs(core.schema()) do
+    local row = routines(seen)[statement.text:match "^CREATE OR REPLACE %u+ (nightshift_[%l_]+)" or ""]
+    local changed = row and row.text and not plain(statement.text):find(plain(row.text), 1, true)
+    if changed then other[#other + 1] = row.name end
+  end
+  return other
+end
+
+local WORSE = { ok = 1, note = 2, warn = 3, fail = 4 }
+local SHOWN = 4
+
+function checks.drift(seen)
+  local worst, texts, fixes, looked = "ok", {}, {}, 0
+  local function add(status, text, fix)
+    if WORSE[status] > WORSE[worst] then worst = status end
+    texts[#texts + 1], fixes[#fixes + 1] = text, fix
+  end
+  for _, statement in ipairs(core.schema()) do
+    local name = statement.text:match "^CREATE TABLE (nightshift_[%l_]+)"
+    local rows, message, code = nil, nil, nil
+    if name then rows, message, code = seen.handle:execute("SHOW CREATE TABLE " .. name) end
+    doctor.not_busy(seen, message, code)
+    if rows then
+      looked = looked + 1
+      compare(read(statement.text), read(rows[1]["Create Table"]), function(status, text, fix)
+        if status then add(status, ("%s %s"):format(name, text), ("ALTER TABLE %s %s"):format(name, fix)) end
+      end)
+    end
+  end
+  local other = other_routines(seen)
+  if #other > 0 then
+    add("warn", table.concat(other, ", ") .. " have another text than this program's", "nightshift migrate")
+  end
+  if looked == 0 then return doctor.hidden() end
+  if #texts == 0 then return "ok", ("%d tables are as the schema makes them"):format(looked), nil, 0 end
+  local more = #texts > SHOWN and ("; and %d more"):format(#texts - SHOWN) or ""
+  return worst, table.concat(texts, "; ", 1, math.min(SHOWN, #texts)) .. more,
+    table.concat(fixes, "; ", 1, math.min(SHOWN, #fixes)), #texts
+end
+
+-- ------------------------------------------------------------------------- ids
+
 local LAST_BLOCK = math.maxinteger // 100 -- ids come in blocks of 100
 local FAR_BLOCK = 1000000000000000 -- a thousand blocks a second for 30,000 years
 
@@ -116,13 +244,13 @@ local function restart(seen)
 end
 
 function checks.ids(seen)
-  local rows = seen.tables and ask(seen, "doctor_ids")
-  if not rows then return "ok", "not looked at: this user may not read the sequence" end
+  local rows = ask(seen, "doctor_ids")
+  if not rows then return doctor.hidden() end
   local block = rows[1].next
   local found = ("block %d of %d"):format(block, LAST_BLOCK)
   if block < FAR_BLOCK then return "ok", found end
   if block < LAST_BLOCK then
-    return "warn", found .. ": no use comes this far, somebody has set the sequence", restart(seen)
+    return "warn", found .. ": no use comes this far, a program has set the sequence", restart(seen)
   end
   return "fail", found .. ": there are no more ids, every push fails", restart(seen)
 end
@@ -142,9 +270,6 @@ local function scanned(rows)
 end
 
 function checks.plans(seen)
-  if seen.calls_only then return "ok", CALLS_ONLY end
-  if not seen.tables then return "warn", NOT_LOOKED_AT, "see schema" end
-  if seen.stalled then return "warn", STALLED, "see write" end -- their plans lock like they do
   local bad, asked = {}, 0
   for _, hot in ipairs(plans.hot) do
     local rows = seen.handle:execute(plans.question(hot[1]), table.unpack(hot, 2))
@@ -158,7 +283,7 @@ function checks.plans(seen)
     return "warn", table.concat(bad, ", "), "ANALYZE TABLE nightshift_job, nightshift_ready, nightshift_scheduled, "
       .. "nightshift_finished; if it stays, report it with the EXPLAIN"
   elseif asked == 0 then
-    return "ok", "not looked at: this user may run none of the hot statements"
+    return doctor.hidden()
   end
   return "ok", ("%d of %d hot statements looked at, each reads by key"):format(asked, #plans.hot)
 end

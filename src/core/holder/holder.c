@@ -23,6 +23,7 @@
 #include "clock.h"
 #include "db/db.h"
 #include "handle.h"
+#include "log.h"
 #include "wake/wake.h"
 
 #define LOCK_WAIT 2               /* seconds */
@@ -72,7 +73,7 @@ ns_status ns_register(ns_db *db, bool is_host, ns_err *err) {
   st = ns_db_run(db, NS_SQL_HOLDER_ADD,
                  (ns_value[]){ns_vint(id), ns_vtext(ns_str(is_host ? "host" : "handle")),
                               ns_vtext(ns_str(host)), ns_vint(getpid()), ns_vtext(ns_str(place)),
-                              ns_vtext(ns_str(NS_VERSION))},
+                              ns_vtext(ns_str(NS_VERSION)), ns_vint(ns_log_wall())},
                  err);
   if (st != NS_OK)
     return st;
@@ -144,11 +145,11 @@ static ns_status resume_holder(ns_db *db, ns_err *err) {
 }
 
 ns_status ns_beat(ns_db *db, ns_err *err) {
-  ns_value param = ns_vint(db->holder);
   ns_status st = ns_db_ready(db, err);
   if (st != NS_OK || db->holder == 0)
     return st;
-  if ((st = ns_db_run(db, NS_SQL_HOLDER_BEAT, &param, err)) != NS_OK ||
+  if ((st = ns_db_run(db, NS_SQL_HOLDER_BEAT,
+                      (ns_value[]){ns_vint(ns_log_wall()), ns_vint(db->holder)}, err)) != NS_OK ||
       ns_db_affected(db, NS_SQL_HOLDER_BEAT) > 0)
     return st;
   return forget_claims(db, err);

@@ -391,6 +391,10 @@ bool ns_owns_socket(int fd) {
   return found;
 }
 
+const char *ns_client_version(void) {
+  return mysql_get_client_info();
+}
+
 static bool is_ascii(const char *text) {
   while (*text != '\0' && (unsigned char)*text < 0x80)
     text++;
