@@ -1307,6 +1307,7 @@ function Job:db() end
 ---@field max_crashes integer
 ---@field paused integer? by the pause of which job
 ---@field last_run nightshift.Run? ended: the run that it ended with; nil: it ended while it did not run
+---@field output string? ended: what that run has printed, and its `job:log`, the last 16 KiB; nil: nothing is kept
 ---@field after integer[]? the jobs that it was pushed to wait for, without parent and children
 ---@field tags string[]? sorted; nil: it has none
 ---@field decay integer

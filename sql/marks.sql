@@ -86,7 +86,8 @@ LEFT(REGEXP_REPLACE(LEFT(SUBSTRING_INDEX({live_error}, CHAR(10 USING utf8mb4), 1
   AND (? IS NULL OR j.created >= ?)
   AND (? IS NULL OR (j.attempts + j.crashes > 0 AND (SELECT {live_error} = ?
       OR SUBSTRING_INDEX({live_error}, CHAR(10 USING utf8mb4), 1) = ? OR (? IS NOT NULL AND LEFT({live_error}, CHAR_LENGTH(?)) = ? AND {live_kind} = ?)
-    FROM nightshift_attempt a WHERE a.job_id = j.id ORDER BY a.run DESC LIMIT 1)))
+    FROM nightshift_attempt a WHERE a.job_id = j.id AND a.kind <> 'printed'
+    ORDER BY a.run DESC LIMIT 1)))
   AND (? IS NULL OR (j.tagged AND EXISTS (SELECT 1 FROM nightshift_tag w WHERE w.job_id = j.id AND w.tag = ?)))
 
 -- mark: filter_ended

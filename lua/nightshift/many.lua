@@ -297,7 +297,7 @@ end
 --- Does a verb to all jobs of a filter, batch after batch.
 ---@param handle userdata core handle
 ---@param name string
----@param given table checked by `read`
+---@param given table checked by `read`; `told`, if it is there, gets the number found so far
 ---@return {found: integer, changed: integer, refused: integer}|nil counts refused: their unique key is another's
 ---@return string? message
 ---@return string? code
@@ -325,6 +325,7 @@ function many.run(handle, name, given)
     counts.found = counts.found + #ids
     counts.changed = counts.changed + changed
     counts.refused = counts.refused + refused
+    if given.told then given.told(counts.found) end
   end
   local ok
   ok, message, code = run(handle, name, given, wanted, function(state, rows, in_lane)

@@ -76,6 +76,17 @@ describe("queues and jobs:", function()
       fails(1, { "push", name, "a", "1", "--unique", "k" }, "(DUPLICATE)", tostring(id))
     end)
 
+    it("waits for jobs, and is a child of one", function()
+      local name = fresh_name()
+      local first, second = tonumber(ok { "push", name, "a" }), tonumber(ok { "push", name, "b" })
+      local third = tonumber(ok { "push", name, "c", "--after", first, "--after", second, "--on-fail", "run" })
+      assert.same({ "waiting", { first, second } }, { db:job(third).state, db:job(third).after })
+      local child = tonumber(ok { "push", name, "d", "--parent", first })
+      assert.equal(first, db:job(child).parent)
+      fails(2, { "push", name, "e", "--on-fail", "run" }, "--on-fail wants --after")
+      fails(2, { "push", name, "e", "--after", "x" }, "--after: 'x' is not a job id")
+    end)
+
     it("refuses bad names and values with exit 2, a payload over the limit with 1, and writes nothing", function()
       local name = fresh_name()
       local cases = {
@@ -184,6 +195,9 @@ describe("queues and jobs:", function()
       assert.equal("[]\n", ok { "jobs", "--queue", "no such queue", "--json" })
       assert.equal("no such jobs\n", ok { "jobs", "--queue", "no such queue" })
       assert.equal(1, #nightshift.decode(ok { "jobs", "--limit", "1", "--json" }))
+      local page = run { "jobs", "--limit", "1" }
+      assert.equal(0, page.exit)
+      assert.matches("^nightshift: there are more than these 1: %-%-after %d+ goes on", page.err)
       fails(2, { "jobs", "--limit", "0" }, "limit")
     end)
 

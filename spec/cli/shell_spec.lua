@@ -44,7 +44,7 @@ describe("help", function()
   it("says the default of each option that takes a value, but for conditions", function()
     local function told(element)
       local text = element:_get_description()
-      return text:find "efault" or text:find "^Only " or text:find "^With a filter: "
+      return text:find "efault" or text:find "without: " or text:find "^Only " or text:find "^With a filter: "
     end
     for _, command in ipairs(parser._commands) do
       for _, option in ipairs(command._options) do
@@ -616,6 +616,18 @@ describe("on a terminal", function()
     end
     local env = { TERM = "xterm", NO_COLOR = false }
     assert.is_nil(run({ "jobs" }, url, { env = env }).out:find("\27", 1, true))
+  end)
+
+  it("verbs on many jobs, and on rows of a table, say how far they are", function()
+    local many = db.fresh()
+    local handle <close> = assert(nightshift.open(many))
+    local items = {}
+    for i = 1, 5000 do items[i] = { "n", i } end
+    assert(handle:queue "crowd":push_many(items))
+    local env = { NIGHTSHIFT_URL = many, TERM = "xterm" }
+    local text = typed(proc.program .. " cancel --queue crowd --yes --rate 9000", env)
+    assert.matches("\r%[#* *%] +%d+%%  [%d,]+ jobs  [%d,]+/s  [%d.]+%l* left\27%[K", text)
+    assert.matches("\r\27%[K5000 jobs cancelled\n$", text)
   end)
 
   it("push --lines says how far it is, with the time that is left when stdin is a file", function()

@@ -131,6 +131,113 @@ describe("lines of jobs:", function()
   end)
 end)
 
+-- What handlers print went to the host's output, without a word about the job, and was kept nowhere.
+describe("what a handler prints", function()
+  local url, handle, q
+
+  with_database(function(...) handle, q, url = ... end)
+
+  local SCRIPT = [[return {
+    say = function(job)
+      print("hello", job.id)
+      job:log "logged"
+      io.stderr:write "oops"
+      io.stderr:write("\\n\27[1m\n")
+      io.write "no newline"
+    end,
+    silent = function(job) return job.id end,
+    fail = function() print "before" error "no" end,
+    die = function(job)
+      print("run " .. job.run)
+      if job.crashes == 0 then os.execute "kill -9 $PPID" end
+    end,
+    many = function() for i = 1, 20000 do print("line " .. i) end end,
+    long = function() io.write(("x"):rep(5000), "\n") end,
+    child = function() os.execute "echo of a child; echo of its errors >&2" end,
+  }]]
+
+  local function run(names, ...)
+    local ids = {}
+    for _, name in ipairs(names) do ids[name] = assert(q:push(name, nil, { max_attempts = 1 })) end
+    local h = host.spawn(url, SCRIPT, { "--drain-within", "500ms", ... })
+    assert.equal(0, h:wait(60))
+    local out, err = h:text()
+    return ids, out, err
+  end
+
+  local function kept() return handle:execute "SELECT job_id, kind, log FROM nightshift_attempt ORDER BY job_id" end
+
+  local function lines_of(log, id)
+    local list = {}
+    for line in log:gmatch "[^\n]+" do
+      local entry = assert(nightshift.decode(line), line)
+      if entry.event == "job.output" and entry.id == id then list[#list + 1] = entry.stream .. ": " .. entry.text end
+    end
+    return list
+  end
+
+  it("goes where it always went, and its end is kept with the run", function()
+    local ids, out, err = run { "say", "silent", "child" }
+    assert.matches(("^hello\t%d\n"):format(ids.say), out)
+    assert.is_truthy(out:find("no newline", 1, true))
+    assert.is_truthy(err:find("oops\\n\27[1m\n", 1, true), err)
+    local said = ("hello\t%d\nlogged\noops\\n\27[1m\nno newline"):format(ids.say)
+    assert.equal(said, handle:job(ids.say).output)
+    local _, shown = proc.nightshift({ "show", ids.say }, url)
+    assert.is_truthy(shown:find(("\noutput:\n    hello\t%d\n    logged\n    oops\\n\\x1b[1m\n    no newline\n")
+      :format(ids.say), 1, true), shown)
+    assert.is_truthy(out:find("of a child\n", 1, true)) -- which may outlive its job
+    assert.is_truthy(err:find("of its errors\n", 1, true))
+    assert.same({ nil, nil }, { handle:job(ids.silent).output, handle:job(ids.child).output })
+    assert.same({ { job_id = ids.say, kind = "printed", log = said } }, kept()) -- the others cost no row
+    assert(handle:delete(ids.say))
+    assert.same({}, kept())
+  end)
+
+  it("is lines of the log where that is no logfmt, with the job", function()
+    local ids, out, err = run({ "say", "long" }, "--log", "json")
+    assert.equal("", out)
+    assert.same({ ("stdout: hello\t%d"):format(ids.say), "stderr: oops\\n\27[1m", "stdout: no newline" },
+      lines_of(err, ids.say))
+    local long = lines_of(err, ids.long)
+    assert.equal(3, #long)
+    assert.equal(5000 + 3 * #"stdout: ", #table.concat(long))
+    ids, out, err = run({ "say" }, "--log", "json", "--output", "raw")
+    assert.same({}, lines_of(err:gsub("[^\n]*oops[^\n]*\n", ""), ids.say))
+    assert.matches("^hello", out)
+    ids, out, err = run({ "say" }, "--output", "log")
+    assert.equal("", out)
+    assert.is_truthy(err:find("event=job.output id=" .. ids.say .. " run=1 name=say queue=q ", 1, true), err)
+  end)
+
+  it("of a run that failed is kept with it, also when its worker was killed", function()
+    local ids, _, err = run({ "fail", "die" }, "--log", "json")
+    assert.same({ { job_id = ids.fail, kind = "failed", log = "before\n" },
+      { job_id = ids.die, kind = "crashed", log = "run 1\n" },
+      { job_id = ids.die, kind = "printed", log = "run 2\n" } }, kept())
+    assert.equal("before\n", handle:job(ids.fail).output)
+    assert.equal("run 2\n", handle:job(ids.die).output)
+    assert.same({ "stdout: run 1", "stdout: run 2" }, lines_of(err, ids.die))
+    assert(handle:retry(ids.die)) -- what it has printed is no failure
+    assert.matches("is ready", handle:why(ids.die))
+    local _, shown = proc.nightshift({ "show", ids.die, "--json" }, url)
+    assert.equal(1, #nightshift.decode(shown).failures)
+  end)
+
+  it("is bounded: the last 16 KiB of whole lines", function()
+    local ids, out = run { "many" }
+    assert.equal(20000, select(2, out:gsub("\n", "")))
+    local output = handle:job(ids.many).output
+    assert.is_true(#output > 6000 and #output <= 16384, #output)
+    assert.matches("^line %d+\nline .*\nline 20000\n$", output)
+  end)
+
+  it("leaves nothing where done jobs leave no history", function()
+    run({ "say" }, "--history", "failed")
+    assert.same({}, kept())
+  end)
+end)
+
 -- Under systemd, stderr is a socket of the journal's, which would make a message of each line, and
 -- nothing more.
 describe("the journal:", function()
@@ -524,7 +631,7 @@ describe("a slow database", function()
   --- A host with a job that has run up to its verdict; `go` lets it end.
   local function started()
     local go = fixture.dir() .. "/go"
-    local h = host.start(url, host.holding(go), { "--log", "json" })
+    local h = host.start(url, host.holding(go), { "--log", "json", "--output", "raw" })
     local id = assert(handle:queue("q"):push "hold")
     h:wait_line "^holds"
     return h, id, function() assert(io.open(go, "w")):close() end

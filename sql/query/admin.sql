@@ -48,7 +48,7 @@ SELECT j.id, j.run, j.queue_id, q.name AS queue, j.name, j.payload, j.state,
   c.holder, {state} AS outcome, NULL AS reason, NULL AS error, NULL AS result,
   NULL AS finished_at, NULL AS started, NULL AS worker, NULL AS host, NULL AS pid, {now} AS now,
   IF(j.waits = 'signal', j.awaits, NULL) AS awaits, j.phase,
-  j.decay, j.paused, (j.after_ids IS NOT NULL) + 2 * j.tagged AS follows
+  j.decay, j.paused, (j.after_ids IS NOT NULL) + 2 * j.tagged AS follows, NULL AS output
 FROM nightshift_job j
 JOIN nightshift_queue q ON q.id = j.queue_id
 LEFT JOIN nightshift_running r ON r.job_id = j.id AND r.run = j.run
@@ -56,7 +56,8 @@ LEFT JOIN {lease}
 WHERE j.id = ?
 
 -- name: admin_info_finished
--- Params: job. Keys: PRIMARY of finished, holder and past_holder, and of tag, one row. No locks.
+-- Params: job. Keys: PRIMARY of finished, holder and past_holder, of attempt and of tag, one row. No
+-- locks.
 SELECT f.id, f.run, f.queue_id, q.name AS queue, f.name, f.payload, f.state,
   f.attempts, f.polls, f.crashes, f.max_attempts, f.max_polls, f.max_crashes,
   f.priority, f.parent, f.root, f.created, f.created AS due, f.deadline,
@@ -64,7 +65,8 @@ SELECT f.id, f.run, f.queue_id, q.name AS queue, f.name, f.payload, f.state,
   f.holder, f.outcome, f.reason, f.error, f.result, f.finished_at, f.started,
   CAST(f.worker AS SIGNED) AS worker, {ended_host} AS host, {ended_pid} AS pid, {now} AS now,
   NULL AS awaits, 0 AS phase, f.decay, NULL AS paused,
-  (f.after_ids IS NOT NULL) + 2 * {tagged} AS follows
+  (f.after_ids IS NOT NULL) + 2 * {tagged} AS follows,
+  (SELECT o.log FROM nightshift_attempt o WHERE o.job_id = f.id AND o.run = f.run) AS output
 FROM nightshift_finished f
 JOIN nightshift_queue q ON q.id = f.queue_id
 {ended_holder}

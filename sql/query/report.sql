@@ -16,7 +16,7 @@ SELECT f.run, f.kind, f.started, f.ended, f.holder, {ended_host} AS host, {ended
   CAST(f.worker AS SIGNED) AS worker, f.error, f.log
 FROM nightshift_attempt f
 {ended_holder}
-WHERE f.job_id = ?
+WHERE f.job_id = ? AND f.kind <> 'printed'
 ORDER BY f.run
 
 -- name: report_counts_awaiting
@@ -144,7 +144,8 @@ FROM (SELECT job_id, run FROM nightshift_scheduled
 STRAIGHT_JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = s.job_id AND j.run = s.run
   AND j.attempts + j.crashes > 0 AND NOT {awaits}
 STRAIGHT_JOIN nightshift_attempt a FORCE INDEX (PRIMARY) ON a.job_id = j.id
-  AND a.run = (SELECT MAX(x.run) FROM nightshift_attempt x WHERE x.job_id = j.id)
+  AND a.run = (SELECT MAX(x.run) FROM nightshift_attempt x
+    WHERE x.job_id = j.id AND x.kind <> 'printed')
 WHERE (? IS NULL OR j.queue_id = ?) AND (? IS NULL OR j.name = ?) AND a.ended >= ?
 GROUP BY 1
 
@@ -537,7 +538,7 @@ ORDER BY r.rank, r.ready_at, r.job_id
 -- PRIMARY (job_id, run), backwards. Locks: none.
 SELECT run, kind, ended, LEFT(error, 300) AS error
 FROM nightshift_attempt
-WHERE job_id = ?
+WHERE job_id = ? AND kind <> 'printed'
 ORDER BY run DESC LIMIT 1
 
 -- name: report_why_children

@@ -4,7 +4,8 @@
 -- by name.
 
 -- name: settle_attempt
--- Params: job, run, kind, holder, µs since its start, worker, error, log. Key: PRIMARY.
+-- Params: job, run, kind, holder, µs since its start, worker, error, log. Key: PRIMARY. Of a run that
+-- has failed, or has printed.
 INSERT INTO nightshift_attempt (job_id, run, kind, ended, holder, started, worker, error, log)
 VALUES (?, ?, ?, {now}, ?, {now} - ?, ?, ?, ?)
 

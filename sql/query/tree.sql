@@ -232,7 +232,7 @@ SELECT v.id, COALESCE(j.name, f.name) AS name,
   IF(j.id IS NULL, f.outcome, {state}) AS state,
   j.paused, j.attempts, j.max_attempts, r.progress, r.status, f.reason,
   IF(f.id IS NOT NULL, LEFT(f.error, 300), (SELECT LEFT(a.error, 300) FROM nightshift_attempt a
-    WHERE a.job_id = v.id ORDER BY a.run DESC LIMIT 1)) AS error,
+    WHERE a.job_id = v.id AND a.kind <> 'printed' ORDER BY a.run DESC LIMIT 1)) AS error,
   (SELECT 1 FROM nightshift_child x WHERE x.parent = v.id LIMIT 1) AS inner_node
 FROM (SELECT ? AS id) v
 LEFT JOIN nightshift_job j ON j.id = v.id
@@ -259,7 +259,7 @@ SELECT v.id, COALESCE(j.name, f.name) AS name,
   IF(j.id IS NULL, COALESCE(f.outcome, 'gone'), {state}) AS state,
   j.paused, j.attempts, j.max_attempts, r.progress, r.status, f.reason,
   IF(f.id IS NOT NULL, LEFT(f.error, 300), (SELECT LEFT(a.error, 300) FROM nightshift_attempt a
-    WHERE a.job_id = v.id ORDER BY a.run DESC LIMIT 1)) AS error,
+    WHERE a.job_id = v.id AND a.kind <> 'printed' ORDER BY a.run DESC LIMIT 1)) AS error,
   (SELECT 1 FROM nightshift_child x WHERE x.parent = v.id LIMIT 1) AS inner_node
 FROM (SELECT seq, id FROM nightshift_child WHERE parent = ? ORDER BY seq, id LIMIT ?) v
 LEFT JOIN nightshift_job j ON j.id = v.id

@@ -318,6 +318,10 @@ void ns_log_setup(ns_form form, ns_level level) {
       logger.level = (ns_level)i;
 }
 
+ns_form ns_log_form(void) {
+  return logger.form;
+}
+
 const char *ns_log_host(void) {
   return logger.host;
 }

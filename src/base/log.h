@@ -47,6 +47,9 @@ typedef enum ns_form { NS_FORM_AUTO, NS_FORM_LOGFMT, NS_FORM_JSON, NS_FORM_JOURN
 */
 void ns_log_setup(ns_form form, ns_level level);
 
+/* The form that was found. */
+ns_form ns_log_form(void);
+
 /* The name of this machine, for lines. */
 const char *ns_log_host(void);
 

@@ -19,7 +19,7 @@ typedef struct asked {
   int64_t workers, drain_within, drain_timeout, memory, recycle, recycle_memory,
           max_children;
   bool drain, keep_env, strict, forget_done, allow_setuid, log_done;
-  const char *log, *url, *user, *shared, *isolation, *http;
+  const char *log, *output, *url, *user, *shared, *isolation, *http;
 } asked;
 
 static const nsl_field fields[] = {{"files", NSL_TABLE, 0},
@@ -41,6 +41,7 @@ static const nsl_field fields[] = {{"files", NSL_TABLE, 0},
                                    {"recycle_memory", NSL_INT, offsetof(asked, recycle_memory)},
                                    {"max_children", NSL_INT, offsetof(asked, max_children)},
                                    {"log", NSL_CSTR, offsetof(asked, log)},
+                                   {"output", NSL_CSTR, offsetof(asked, output)},
                                    {"log_done", NSL_BOOL, offsetof(asked, log_done)},
                                    {"http", NSL_CSTR, offsetof(asked, http)},
                                    {"url", NSL_CSTR, offsetof(asked, url)},
@@ -83,11 +84,18 @@ static ns_status check_counts(const asked *a, ns_err *err) {
                    a->recycle < 0 ? "recycle" : "recycle_memory");
   if (a->log != NULL && strcmp(a->log, "logfmt") != 0 && strcmp(a->log, "json") != 0)
     return ns_fail(err, NS_EINVALID, WHAT "log must be logfmt or json, got '%s'", a->log);
+  if (a->output != NULL && strcmp(a->output, "raw") != 0 && strcmp(a->output, "log") != 0)
+    return ns_fail(err, NS_EINVALID, WHAT "output must be raw or log, got '%s'", a->output);
   if (strcmp(a->isolation, "worker") != 0 && strcmp(a->isolation, "job") != 0)
     return ns_fail(err, NS_EINVALID,
                    WHAT "isolation must be worker or job, got '%s'",
                    a->isolation);
   return NS_OK;
+}
+
+bool nsh_config_logs_output(const nsh_config *cfg) {
+  return cfg->output == NSH_OUTPUT_LOG ||
+         (cfg->output == NSH_OUTPUT_AUTO && ns_log_form() != NS_FORM_LOGFMT);
 }
 
 /* A place costs address space only, until it is used. */
@@ -133,6 +141,9 @@ static ns_status read_plain(lua_State *L, int idx, nsh_config *cfg,
   cfg->form = a.log == NULL                 ? NS_FORM_AUTO
               : strcmp(a.log, "json") == 0 ? NS_FORM_JSON
                                            : NS_FORM_LOGFMT;
+  cfg->output = a.output == NULL                ? NSH_OUTPUT_AUTO
+                : strcmp(a.output, "log") == 0 ? NSH_OUTPUT_LOG
+                                               : NSH_OUTPUT_RAW;
   cfg->log_done = a.log_done;
   cfg->http = a.http;
   cfg->lua = LUA_VERSION_MAJOR "." LUA_VERSION_MINOR "." LUA_VERSION_RELEASE;

@@ -12,6 +12,10 @@
 #include "log.h"
 #include "nightshift_host.h"
 
+/* As it is, to stdout and stderr; line by line, into the log. AUTO: the latter unless lines are
+** logfmt. */
+typedef enum nsh_output { NSH_OUTPUT_AUTO, NSH_OUTPUT_RAW, NSH_OUTPUT_LOG } nsh_output;
+
 #define NSH_POOLS_MAX 33 /* 32 reserved queues, and the workers for all */
 
 /* A queue to serve; it may not exist yet. */
@@ -59,6 +63,7 @@ typedef struct nsh_config {
   int64_t recycle_memory; /* bytes: when it has more of them resident */
   int64_t max_children;  /* that a run may spawn; 0: as options.lua says */
   ns_form form;          /* how log lines look */
+  nsh_output output;     /* where what handlers print goes */
   bool log_done;         /* a line for each run that ends well */
   const char *http;      /* where metrics and health are served, ADDRESS:PORT; NULL: nowhere */
   const char *lua;       /* the interpreter's version; static */
@@ -74,6 +79,9 @@ typedef struct nsh_config {
 ** value come back as INVALID. [-0, +1, v]
 */
 ns_status nsh_config_read(lua_State *L, int idx, nsh_config *cfg, ns_err *err);
+
+/* Does what handlers print go into the log? */
+bool nsh_config_logs_output(const nsh_config *cfg);
 
 /* The pool that has workers for a queue's jobs alone; 0: none has. */
 size_t nsh_config_pool(const nsh_config *cfg, ns_bytes queue);

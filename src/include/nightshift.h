@@ -253,7 +253,8 @@ typedef struct ns_verdict {
   ns_bytes result;   /* ACK: JSON text or absent */
   ns_bytes error;    /* FAIL, DISCARD, CRASH, MISSING; AGAIN that is the end */
   ns_bytes state;    /* AGAIN: JSON text; absent keeps the last one */
-  ns_bytes log;      /* last log lines, kept with a failed attempt */
+  ns_bytes log;      /* last log lines, kept with a failed attempt, ... */
+  bool printed;      /* ... and with a run that is done: its handler has printed */
   int64_t delay;     /* FAIL, AGAIN: µs; -1: the job's backoff */
   ns_bytes signal;   /* WAIT: for this signal, with 'delay' as the deadline (-1:
                      ** none); absent: for the children */
@@ -309,6 +310,7 @@ typedef struct ns_info {
   ns_job job;          /* bytes live in 'bytes' */
   ns_bytes where;      /* scheduled ready running waiting done dead cancelled */
   ns_bytes reason, error, result, unique;
+  ns_bytes output; /* printed, and logged, by the run that it ended with; absent: nothing is kept */
   int64_t finished_at, unmet, holder;
   int64_t paused;      /* the job with the pause that holds this one; 0: none */
   int64_t max_crashes, decay;

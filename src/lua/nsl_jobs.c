@@ -26,6 +26,7 @@ static void pushinfo(lua_State *L, const ns_info *info) {
   nsl_setbytes(L, "where", info->where);
   nsl_setbytes(L, "reason", info->reason);
   nsl_setbytes(L, "error", info->error);
+  nsl_setbytes(L, "output", info->output);
   nsl_setjson(L, "result", info->result, false);
   nsl_setbytes(L, "unique", info->unique);
   if (info->finished_at > 0)

@@ -64,8 +64,13 @@ end
 
 local function drain_table(t, args)
   local into = args.drain_into
-  local act = args.yes and admin.drain or admin.look
-  local result = context.must(act(t, { into = into }))
+  local act, progress = args.yes and admin.drain or admin.look, output.progress("rows")
+  if progress.active and args.yes then
+    progress = output.progress("rows", context.must(admin.look(t, { into = into })).jobs)
+  end
+  local result, message, code = act(t, { into = into, told = progress.show })
+  progress.finish()
+  context.must(result, message, code)
   local words = ("%s: %s %s jobs of %s; %d open left"):format(t.table, output.count(result.jobs, "row"),
     args.yes and "became" or "would become", into, result.left)
   result.table = t.table
@@ -171,7 +176,11 @@ function adopt.prune(args)
   if not args.yes then
     context.fail(context.USAGE, "%s would be %s; add --yes to do it", output.count(n, "row"), verb)
   end
-  n = context.must(admin.prune(t, given))
+  local progress = output.progress("rows", n)
+  given.told = progress.show
+  local gone, message, code = admin.prune(t, given)
+  progress.finish()
+  n = context.must(gone, message, code)
   if args.json then return output.json { deleted = n } end
   output.line(("%s %s"):format(verb, output.count(n, "row")))
 end

@@ -1,8 +1,8 @@
---- Settings: a file, the environment, and what the command line says, which goes before both. And the
--- command config, which shows what counts, and where it is from.
+--- Settings of a file, of the environment, and of the command line, which goes before both. And the
+-- command config, which shows the settings that count, and where they are from.
 --
--- A setting is `url`, or an option of `work` without its "--". Those of file and environment are put
--- in front of the arguments of their command, so the parser checks all of them alike.
+-- A setting is `url`, or an option of `work` without its "--". Settings of file and environment are
+-- put in front of the arguments of their command, so the parser checks all of them alike.
 
 local context = require "nightshift.cli.context"
 local core = require "nightshift.core"
@@ -28,7 +28,7 @@ local function given(argv, option)
   return value
 end
 
---- The file of settings, and who names it; a file that is named has to be there.
+--- The file of settings, and the option or variable that names it. A named file has to be there.
 local function path_of(argv)
   local named, by = given(argv, "--config"), "--config"
   if not named then named, by = os.getenv "NIGHTSHIFT_CONFIG", "$NIGHTSHIFT_CONFIG" end
@@ -43,7 +43,7 @@ local function path_of(argv)
   end
 end
 
---- The lines of a file: "key = value"; empty ones and those that begin with "#" say nothing.
+--- The lines of a file: "key = value"; empty lines, and lines that begin with "#", say nothing.
 ---@return nightshift.Setting[]
 local function read_file(path, by)
   local file <close>, message = io.open(path)
@@ -76,7 +76,7 @@ end
 -- $NIGHTSHIFT_LOG is the level of the log, not its form.
 local NO_VARIABLE <const> = { log = true }
 
---- What the environment says, of keys that are known.
+--- Settings of the environment, for the known keys.
 local function read_environment(known)
   local settings = {}
   local function add(key)
@@ -91,7 +91,7 @@ end
 
 local function is_list(option) return option and (option._maxcount or 1) > 1 end
 
---- The settings that count, by key: of the file, or in their place those of the environment.
+--- The settings that count, by key: of the file, or of the environment, which goes before it.
 ---@return table<string, nightshift.Setting[]>
 local function settle(known, of_file, of_environment)
   local by_key = {}
@@ -126,7 +126,7 @@ end
 
 -- ------------------------------------------------------------------ applying
 
---- All that is set, for a command: those of work for work alone.
+--- All that is set, for a command: options of work for work alone.
 ---@param parser table that knows work, when the command is work or config
 ---@param argv string[]
 ---@param command string
@@ -149,7 +149,7 @@ local function collect(parser, argv, command)
   return settle(known, of_file, read_environment(known)), known, path, by
 end
 
---- The arguments with what file and environment say, and where each of that is from.
+--- The arguments with the settings of file and environment, and where each setting is from.
 ---@param parser table
 ---@param argv string[]
 ---@param command string
@@ -207,7 +207,8 @@ end
 
 local function default_of(option)
   return type(option._default) == "string" and option._default
-    or option._description:match "Default: (.*)%.$" or option._maxargs == 0 and "false" or nil
+    or option._description:match "Default: (.*)%.$" or option._description:match "without: (.*)%.$"
+    or option._maxargs == 0 and "false" or nil
 end
 
 local function row_of(key, option, list)

@@ -1,5 +1,5 @@
---- What helps people at a prompt: examples of each command, what was meant by a mistyped word, and
--- the commands help and completion.
+--- Help for people at a prompt: examples of each command, the words that mistyped ones are near to,
+-- and the commands help and completion.
 --
 -- Invariant: each example is a command line that the parser takes; a spec has it read them all.
 
@@ -26,6 +26,7 @@ help.EXAMPLES = {
   adopt = { "adopt orders.lua", "adopt orders.lua --drain-into orders --yes" },
   push = { [[push mail email.send '{"to": "a@example.com"}' --delay 5m]],
     "push reports daily --unique nightly --on-conflict keep", "push files file.size - < payload.json",
+    "push mail report.send --after 4711 --on-fail run",
     "push mail email.send --lines < payloads.jsonl" },
   jobs = { "jobs --queue mail --state dead --since 2h", "jobs --name email.send --limit 500 --json" },
   errors = { "errors --since 1d", "errors --queue mail --json" },
@@ -76,9 +77,9 @@ function help.define(parser)
   completion:argument("shell", "The shell."):choices(help.SHELLS)
 end
 
--- --------------------------------------------------------- what was meant
+-- --------------------------------------------------------- mistyped words
 
--- What other programs call it.
+-- Words of other programs for our commands.
 local COMMANDS <const> = {
   list = "jobs", ls = "jobs", ps = "status", top = "status", stats = "status", queues = "status", info = "show",
   get = "show", worker = "work", start = "work", serve = "work", enqueue = "push", add = "push", put = "push",
@@ -143,7 +144,7 @@ local function taker_of(argv, command, value)
   end
 end
 
---- What was given in the place of one of the words.
+--- The value that was given in the place of one of the words.
 local function wrong_choice(argv, option, known)
   for i, text in ipairs(argv) do
     local inner = option and text:sub(1, #option + 1) == option .. "=" and text:sub(#option + 2)
@@ -163,7 +164,7 @@ local function known_options(parser, command)
   return known
 end
 
---- A message of the parser, with the option it is about, and what may have been meant.
+--- A message of the parser, with the option it is about, and the nearest known word.
 ---@param parser table
 ---@param argv string[]
 ---@param name string|nil the command
@@ -206,7 +207,7 @@ function help.commands.help(args, parser)
     help.try(parser))
 end
 
---- What a shell reads to complete our words.
+--- The script that a shell reads to complete our words.
 ---@param parser table of all commands
 ---@param shell string
 ---@return string

@@ -82,7 +82,7 @@ local ALL <const> = { help = true, config = true } -- modules that look at the c
 -- Of this process: where the options are from that stand in no argument.
 local from = {}
 
--- What the arguments ask for, and the parser that has read them. Help comes whatever a file says.
+-- The command of the arguments, and the parser that has read them. A wrong file stops no help.
 local function parse(argv)
   local name, at = command_in(argv)
   local module = cli.module_of[name]

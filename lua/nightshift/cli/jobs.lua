@@ -1,5 +1,5 @@
 --- Commands on jobs: jobs, show, why, retry, cancel, delete, update, run-now, signal.
--- tree.lua has the commands on trees, adopt.lua those on rows of adopted tables.
+-- tree.lua has the commands on trees, adopt.lua the commands on rows of adopted tables.
 
 local adopt = require "nightshift.cli.adopt"
 local change = require "nightshift.change"
@@ -217,6 +217,8 @@ function commands.jobs(args)
   if #list == 0 then context.suggest_queue(db, args.queue) end
   if more and more.looked then
     context.complain("looked at %d jobs, down to id %d; --after %d goes on", more.looked, more.after, more.after)
+  elseif more and not args.json then
+    context.complain("there are more than these %d: --after %d goes on, --limit shows more at once", #list, more.after)
   end
 end
 
@@ -281,14 +283,16 @@ local function shown(key, value)
   return (output.safe(value):gsub("\n", "\n" .. (" "):rep(14)))
 end
 
+--- Lines that a run has logged or printed; the last ends with a newline, or does not.
+local function show_lines(title, text)
+  output.line(title .. ":\n    " .. (output.safe(text):gsub("\n$", ""):gsub("\n", "\n    ")))
+end
+
 local function show_attempt(attempt)
   output.line(("\nrun %d %s at %s%s"):format(attempt.run, attempt.kind, output.time(attempt.ended),
     run_place(attempt, attempt.started and attempt.ended - attempt.started)))
   if attempt.error then output.line("  " .. (output.safe(attempt.error):gsub("\n", "\n  "))) end
-  if attempt.log then
-    local log = output.safe(attempt.log):gsub("\n$", "") -- each of its lines ends with one
-    output.line("  log:\n    " .. (log:gsub("\n", "\n    ")))
-  end
+  if attempt.log then show_lines("  log", attempt.log) end
 end
 
 local function show_text(info)
@@ -301,6 +305,8 @@ local function show_text(info)
   if info.tree.total > 1 then output.line(("%-13s %s"):format("tree", tree.progress(info.tree))) end
   if #info.waiters > 0 then output.line(("%-13s %s"):format("waited for by", table.concat(info.waiters, " "))) end
   for _, attempt in ipairs(info.failures) do show_attempt(attempt) end
+  local last = info.failures[#info.failures]
+  if info.output and not (last and last.run == info.run) then show_lines("\noutput", info.output) end
 end
 
 function commands.show(args)
@@ -351,6 +357,18 @@ local function found_none(db, args, queue)
   context.suggest_queue(db, queue)
 end
 
+--- The verb on all jobs of a filter; a terminal is told how far it is.
+local function run_told(db, name, checked)
+  local progress = output.progress("jobs")
+  if progress.active then
+    progress = output.progress("jobs", context.must(many.count(db._handle, name, checked)))
+  end
+  checked.told = progress.show
+  local counts, message, code = many.run(db._handle, name, checked)
+  progress.finish()
+  return counts, message, code
+end
+
 --- A verb on the jobs of a filter, once their number has been seen. `what`: of update.
 local function on_filter(db, args, name, given, done, what)
   given.rate = args.rate
@@ -361,7 +379,7 @@ local function on_filter(db, args, name, given, done, what)
     if n == 0 then return found_none(db, args, given.queue) end
     context.fail(context.USAGE, "%s would be %s; add --yes to do it", output.count(n, "job"), done)
   end
-  local counts = context.must(many.run(db._handle, name, checked))
+  local counts = context.must(run_told(db, name, checked))
   if counts.found == 0 then return found_none(db, args, given.queue) end
   if args.json then
     output.json { found = counts.found, changed = counts.changed, refused = counts.refused }
@@ -426,7 +444,7 @@ function commands.delete(args)
   end)
 end
 
---- What is to be different. Without ids a queue and a tag are conditions.
+--- The values that are to be different. Without ids a queue and a tag are conditions.
 local function change_of(args)
   local given, by_id = {}, #args.id > 0
   for _, key in ipairs { "queue", "priority", "due", "max_attempts" } do

@@ -73,7 +73,8 @@ function output.json_list(rows)
   output.json(core.array(rows))
 end
 
---- What a verb did to one thing after the other: told at once, or with --json as a list in the end.
+--- The outcomes of a verb for one thing after the other: told at once, or with --json as a list in
+-- the end.
 ---@param args table of the command
 ---@return table told done(row, text), failed(row, what, message, code), finish() gives the exit code
 function output.outcomes(args)
@@ -204,7 +205,7 @@ function output.state_colour(row) return STATES[row.state] end
 local EVERY <const> = 0.2 -- s between two looks of a line of progress
 local BAR <const> = 20 -- columns
 
-local NONE <const> = { show = function() end, clear = function() end, finish = function() end }
+local NONE <const> = { active = false, show = function() end, clear = function() end, finish = function() end }
 
 --- "12,345,678"
 function output.thousands(n)
@@ -215,13 +216,14 @@ end
 --- A line on stderr about long work: how much is done, how fast, and how long the rest takes.
 -- There is none unless stderr is a terminal that can clear a line.
 ---@param noun string "jobs"
----@param total integer|nil of what `show` gets behind the count, or of the count itself
----@return table progress show(count, part), clear() before something else is written, finish()
+---@param total integer|nil the end of the part that `show` gets, or of the count itself
+---@return table progress active: it is seen; show(count, part), clear() before something else is
+-- written, finish()
 function output.progress(noun, total)
   local columns = core.terminal(2)
   if not columns or is_dumb() then return NONE end
   local began, shown, visible = core.clock(), 0, false
-  local self = {}
+  local self = { active = true }
   function self.show(count, part)
     local now = core.clock()
     if now - shown < EVERY then return end

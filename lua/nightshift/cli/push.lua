@@ -25,6 +25,12 @@ function push.define(parser)
   command:option("--delay", 'Run it this much later: seconds, or a text like "5m". Default: now.'):argname "TIME"
   command:option("--at", "Run it then, like 2030-01-31T12:00:00Z. Default: now."):argname "INSTANT"
   command:option("--tag", "A tag; up to 16. Default: none."):count "*"
+  command:option("--after", "Id of a job that has to end first; more than once. Default: none."):argname "ID"
+    :count "*":convert(context.id)
+  command:option("--on-fail", "With --after: when one of those fails, cancel this one, or run it. Default: cancel.")
+    :choices { "cancel", "run" }
+  command:option("--parent", "Id of a live job that this is a child of. Default: none."):argname "ID"
+    :convert(context.id)
   command:option("--priority", "0 to 255, higher first. Default: 100."):argname "N":convert(context.integer)
   command:option("--decay", "Priority it loses with each return that is no end, 0 to 255. Default: 8.")
     :argname "N":convert(context.integer)
@@ -61,6 +67,8 @@ local function push_options(args)
     context.checked(options.PUSH.tags, args.tag, "--tag")
     given.tags = args.tag
   end
+  given.after, given.on_fail, given.parent = #args.after > 0 and args.after or nil, args.on_fail, args.parent
+  if args.on_fail and not given.after then context.fail(context.USAGE, "--on-fail wants --after") end
   if args.at and args.delay then context.fail(context.USAGE, "give either --at or --delay") end
   for _, key in ipairs { "on_conflict", "unique_period" } do
     if args[key] and not given.unique then
@@ -79,7 +87,7 @@ end
 local CHUNK <const> = 1 << 16 -- bytes that are read at once
 local LONGEST <const> = 64 << 20 -- bytes of a line
 
---- Lines of stdin: their numbers, the bytes up to their ends, and what they say; nil: too long.
+--- Lines of stdin: their numbers, the bytes up to their ends, and their texts; nil: too long.
 local function numbered_lines()
   local n, bytes, buffer, at = 0, 0, "", 1
   return function()
@@ -98,7 +106,7 @@ local function numbered_lines()
   end
 end
 
---- What a line says beside name and payload, over what the arguments say.
+--- The options of a line, over the options of the command.
 local function own_options(what, value, shared)
   local given = {}
   for key, one in pairs(shared) do given[key] = one end
@@ -110,7 +118,7 @@ local function own_options(what, value, shared)
   return nil, (tostring(ok and message or clean):gsub("^nightshift: ", ""):gsub("^" .. what .. ": ", ""))
 end
 
---- An item of push_many; nil and what is wrong.
+--- An item of push_many; nil and the fault of the line.
 local function item_of(line, args, shared)
   local value, message = core.decode(line)
   if value == nil then return nil, (message:gsub("line 1, column", "column")) end
@@ -132,7 +140,7 @@ local BATCH <const> = 1000 -- jobs of one transaction
 local BYTES <const> = 4 << 20 -- of their lines, about
 local TRIES <const> = 5 -- of a push that may be written already, a second apart
 
--- What a single job of a batch may be to blame for.
+-- Codes that a single job of a batch may be to blame for.
 local BLAMED <const> = { INVALID = true, TOO_BIG = true, DUPLICATE = true, STATE = true }
 
 ---@class nightshift.Lines

@@ -191,7 +191,7 @@ local function show_adopted(tables)
   output.table(adopted_columns(), tables)
 end
 
---- What is paused beside single queues.
+--- Pauses beside the pauses of single queues.
 local function show_paused(paused)
   if paused.all or #paused.names > 0 then output.line() end
   if paused.all then output.line("every queue is paused, since " .. output.time(paused.all)) end

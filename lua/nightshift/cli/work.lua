@@ -51,6 +51,8 @@ function work.define(parser)
   command:flag("--keep-env", "Leave $NIGHTSHIFT_URL and $MYSQL_PWD to workers and what they start.")
   command:option("--log", "Form of the log lines. Default: logfmt, and fields of the journal under systemd.")
     :choices { "logfmt", "json" }
+  command:option("--output", "What handlers print: raw, to stdout and stderr, or lines of the log; "
+    .. "without: raw, if the log is logfmt."):choices { "raw", "log" }
   command:option("--log-done", "A line of the log for each run that ends well too, at most 100 a second.")
     :choices { "on", "off" }:default "off"
   command:option("--http", "Serves /metrics, /livez and /readyz there, like 127.0.0.1:9108; a port alone is of the "
@@ -244,6 +246,7 @@ function work.commands.work(args)
     shared = args.shared,
     keep_env = args.keep_env,
     log = args.log,
+    output = args.output,
     log_done = args.log_done == "on",
     http = check_http(args.http),
     files = args.files,

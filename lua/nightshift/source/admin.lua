@@ -239,7 +239,7 @@ admin.prunable = caught(function(self, given)
 end)
 
 --- Deletes rows that have ended, or moves them; how many. With rows gone their parents are free to
--- go: so as often as rows go, where they have parents.
+-- go: so as often as rows go, where they have parents. `told` gets how many there were so far.
 local function prune(self, given)
   local limit, sum = given.limit or EVERY, 0
   local moves = given.into and move_text(self, given.into)
@@ -248,8 +248,12 @@ local function prune(self, given)
     delete(self, rows)
   end
   repeat
-    local n = each_ended(self, given, limit - sum, function(ids)
-      return change(self, (given.state or "done") .. "_lock", ids, remove)
+    local told, n = sum
+    n = each_ended(self, given, limit - sum, function(ids)
+      local gone = change(self, (given.state or "done") .. "_lock", ids, remove)
+      told = told + gone
+      if given.told then given.told(told) end
+      return gone
     end)
     sum = sum + n
   until n == 0 or sum >= limit or not self.map.parts.parent
@@ -308,8 +312,12 @@ local function drain(self, given)
   if not given.into then options.raise "drain: 'into' is missing" end
   check_drain(self, given.into)
   pay.all(self)
+  local told = 0
   local jobs = walk(self, "open_pick", nil, EVERY, function(ids)
-    return drain_batch(self, ids, given.into)
+    local n = drain_batch(self, ids, given.into)
+    told = told + n
+    if given.told then given.told(told) end
+    return n
   end)
   return { jobs = jobs, left = (open_rows(self, COUNTED)) }
 end

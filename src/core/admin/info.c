@@ -65,6 +65,7 @@ enum {
   I_DECAY,
   I_PAUSED,
   I_FOLLOWS,
+  I_OUTPUT,
   I_COUNT
 };
 
@@ -80,7 +81,8 @@ static bool keep_texts(ns_info *info, const ns_value *r) {
                                  [I_AWAITS] = &info->job.awaits,   [I_UKEY] = &info->unique,
                                  [I_STATUS] = &info->status_text,  [I_OUTCOME] = &info->where,
                                  [I_REASON] = &info->reason,       [I_ERROR] = &info->error,
-                                 [I_RESULT] = &info->result,       [I_HOST] = &info->host};
+                                 [I_RESULT] = &info->result,       [I_HOST] = &info->host,
+                                 [I_OUTPUT] = &info->output};
   size_t total = 0;
   char *at;
   for (size_t i = 0; i < I_COUNT; i++)

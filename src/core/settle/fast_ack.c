@@ -27,7 +27,7 @@ void ns_forget_done(ns_db *db, bool yes) {
 static bool is_plain(ns_db *db, const ns_outcome *f) {
   const ns_verdict *v = f->v;
   const ns_claimed *c;
-  if (v->kind != NS_ACK || v->nchildren > 0)
+  if (v->kind != NS_ACK || v->nchildren > 0 || v->printed)
     return false;
   c = ns_claim_leases_find(&db->claim.leases, v->lease, v->id, v->run);
   return c != NULL && c->plain && !(c->child && db->settle.forgets);

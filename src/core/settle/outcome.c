@@ -242,3 +242,8 @@ void ns_settle_put_off(ns_outcome *f) {
   f->locked = false;
   f->v->status = NS_EBUSY;
 }
+
+bool ns_settle_keeps_output(const ns_db *db, const ns_outcome *f) {
+  return f->locked && f->ends && f->v->kind == NS_ACK && f->v->printed && !f->rowless &&
+         !(db->settle.forgets && f->root == 0);
+}

@@ -178,9 +178,8 @@ static ns_status hold_rows(ns_db *db, ns_outcome *outcomes, size_t n, ns_err *er
 
 /* --------------------------------------------------------------- writing */
 
-/* Errors and logs come from handlers: whatever bytes they are, they must not
-** keep the attempt from being recorded. */
-static ns_status write_attempt(ns_db *db, const ns_outcome *f, ns_err *err) {
+/* Errors and logs come from handlers: whatever bytes they are, the attempt is recorded. */
+static ns_status write_attempt(ns_db *db, const ns_outcome *f, const char *kind, ns_err *err) {
   ns_buf error = NS_BUF_INIT;
   ns_buf log = NS_BUF_INIT;
   int64_t age = ns_claim_run_age(db, f->v->lease, f->v->began);
@@ -191,7 +190,7 @@ static ns_status write_attempt(ns_db *db, const ns_outcome *f, ns_err *err) {
            ? ns_no_memory(err)
            : ns_db_run(
                  db, NS_SQL_SETTLE_ATTEMPT,
-                 (ns_value[]){ns_vint(f->v->id), ns_vint(f->v->run), ns_vtext(ns_str(f->attempt)),
+                 (ns_value[]){ns_vint(f->v->id), ns_vint(f->v->run), ns_vtext(ns_str(kind)),
                               ns_vint(ns_db_claimant(db)), ns_vpositive(age),
                               ns_vpositive(f->v->worker),
                               f->v->error.p != NULL ? ns_vtext(ns_buf_bytes(&error)) : ns_vnull,
@@ -209,9 +208,10 @@ static ns_status write_attempts(ns_db *db, const ns_outcome *outcomes, size_t n,
   ns_status st = NS_OK;
   for (size_t i = 0; st == NS_OK && i < n; i++) {
     const ns_outcome *f = &outcomes[i];
-    if (!f->locked || f->attempt == NULL)
+    const char *kind = ns_settle_keeps_output(db, f) ? "printed" : f->attempt;
+    if (!f->locked || kind == NULL)
       continue;
-    st = write_attempt(db, f, err);
+    st = write_attempt(db, f, kind, err);
     if (!f->ends)
       ns_source_note(&owed, key_of(f), f->v->id, true, f->due, NULL);
   }

@@ -56,6 +56,7 @@ typedef enum nsh_type {
   NSH_VERDICT,  /* how a job ended */
   NSH_PROGRESS, /* sign of life of the running job */
   NSH_LOG,      /* a line of the running job */
+  NSH_OUTPUT,   /* bytes that it has printed: job, descriptor, bytes */
   NSH_WANT_IDS, /* asks for ids */
   NSH_HOOK,     /* a function of nightshift.on has failed: event, error */
   /* host to keeper and zygote */

@@ -4,6 +4,7 @@
 */
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "clock.h"
 #include "ipc/ipc.h"
@@ -95,6 +96,68 @@ static void count_end(nsh_pools *t, ns_kind kind) {
       kind == NS_FAIL || kind == NS_DISCARD || kind == NS_MISSING;
 }
 
+/* ------------------------------------------------------------- what is printed */
+
+#define OUTPUT_LINE ((size_t)2048) /* bytes of a line of output; a longer one is more than one */
+
+/* The line that has been gathered, if any, as a line of the log. */
+static void log_output(nsh_process *w, const nsh_task *task) {
+  int64_t since = ns_mono_us();
+  nsh_run r;
+  if (w->line.n == 0)
+    return;
+  nsh_process_running(w, &since);
+  r = nsh_process_run(w, task, task->id, task->run, ns_mono_us() - since);
+  nsh_run_log(&r, NS_LOG_INFO, "job.output", "running",
+              NS_FIELDS(ns_fs("stream", w->line_fd == STDERR_FILENO ? "stderr" : "stdout"),
+                        ns_fb("text", ns_buf_bytes(&w->line))));
+  ns_buf_reset(&w->line);
+}
+
+/* Gathers lines; an empty one is none. */
+static void gather_output(nsh_process *w, const nsh_task *task, int64_t fd, ns_bytes s) {
+  if (fd != w->line_fd)
+    log_output(w, task);
+  w->line_fd = fd;
+  while (s.n > 0) {
+    const char *end = memchr(s.p, '\n', s.n);
+    size_t n = end != NULL ? (size_t)(end - s.p) : s.n;
+    size_t part = n < OUTPUT_LINE - w->line.n ? n : OUTPUT_LINE - w->line.n;
+    ns_buf_add(&w->line, s.p, part);
+    nsh_must(!w->line.oom);
+    if (end != NULL || w->line.n == OUTPUT_LINE)
+      log_output(w, task);
+    part += end != NULL && part == n;
+    s = (ns_bytes){s.p + part, s.n - part};
+  }
+}
+
+static bool on_output(nsh_process *w, nsh_frame *f) {
+  uint32_t seq = (uint32_t)nsh_get_int(f);
+  int64_t fd = nsh_get_int(f);
+  ns_bytes text = nsh_get_bytes(f);
+  nsh_task *task;
+  if (!nsh_done(f) || text.p == NULL)
+    return false;
+  if (w->n == 0 || (task = nsh_process_task(w, 0))->seq != seq)
+    return true;
+  nsh_process_printed(w, text);
+  if (nsh_config_logs_output(w->pools->cfg))
+    gather_output(w, task, fd, text);
+  return true;
+}
+
+/* Of a batch, the first job that is done takes along what all have printed. */
+static void keep_output(nsh_process *w, nsh_batch *batch, ns_verdict *end) {
+  bool failed = end->kind == NS_FAIL || end->kind == NS_CRASH || end->kind == NS_LOST ||
+                end->kind == NS_DISCARD;
+  end->printed = end->kind == NS_ACK && w->printed && !ns_verdict_written(end);
+  if (w->log.n == 0 || (!failed && !end->printed))
+    return;
+  end->log = nsh_batch_keep(batch, ns_buf_bytes(&w->log));
+  w->printed = failed;
+}
+
 /* How long it has waited; below 0: not known. The clocks of two machines differ a little. */
 static int64_t time_waited(const nsh_pools *t, const nsh_task *task, int64_t began) {
   int64_t waited = began + t->exchange->skew - task->due;
@@ -117,6 +180,7 @@ void nsh_messages_end(nsh_process *w, const ns_verdict *v, int64_t micros) {
   const nsh_task *task = nsh_process_task(w, 0);
   nsh_batch *batch = nsh_exchange_batch(t->exchange, v->nchildren);
   ns_verdict end = *v;
+  log_output(w, task);
   end.told = log_end(w, task, v->kind, micros, v->error);
   count_end(t, v->kind);
   end.id = task->id;
@@ -133,9 +197,7 @@ void nsh_messages_end(nsh_process *w, const ns_verdict *v, int64_t micros) {
     end.pid = w->pid;
   }
   end.error = nsh_batch_keep(batch, v->error);
-  if (w->log.n > 0 &&
-      (v->kind == NS_FAIL || v->kind == NS_CRASH || v->kind == NS_LOST || v->kind == NS_DISCARD))
-    end.log = nsh_batch_keep(batch, ns_buf_bytes(&w->log));
+  keep_output(w, batch, &end);
   nsh_exchange_verdict(t->exchange, &end);
   if (nsh_process_jobs(task) == 1)
     nsh_process_stopped(w);
@@ -370,6 +432,8 @@ bool nsh_messages_frame(nsh_process *w, nsh_frame *f) {
     return on_progress(w, f);
   case NSH_LOG:
     return on_log(w, f);
+  case NSH_OUTPUT:
+    return on_output(w, f);
   case NSH_WANT_IDS:
     return on_want_ids(w, f);
   case NSH_HOOK:

@@ -72,6 +72,8 @@ void nsh_process_pop(nsh_process *w) {
   w->n--;
   nsh_pool_count(w, -1);
   ns_buf_reset(&w->log);
+  ns_buf_reset(&w->line);
+  w->printed = false;
   free(w->text);
   w->text = NULL;
   w->shown = w->unsent = w->stuck = false;
@@ -196,18 +198,32 @@ nsh_run nsh_process_run(const nsh_process *w, const nsh_task *t, int64_t id, int
                    .micros = micros};
 }
 
-void nsh_process_log(nsh_process *w, ns_bytes line) {
+/* Keeps bytes of the running job; to have room, whole lines go, oldest first. */
+static void keep_log(nsh_process *w, ns_bytes s) {
   size_t cut;
-  if (line.n > LOG_KEEP / 2)
-    line.n = LOG_KEEP / 2;
-  if (w->log.n + line.n + 1 > LOG_KEEP) { /* whole lines go, oldest first */
-    const char *p = memchr(w->log.p + w->log.n / 2, '\n', w->log.n / 2);
+  if (w->log.n + s.n + 1 > LOG_KEEP) {
+    const char *p = memchr(w->log.p + w->log.n / 2, '\n', w->log.n - w->log.n / 2);
     cut = p != NULL ? (size_t)(p + 1 - w->log.p) : w->log.n;
     memmove(w->log.p, w->log.p + cut, w->log.n - cut);
     w->log.n -= cut;
   }
-  ns_buf_add(&w->log, line.p, line.n);
+  ns_buf_add(&w->log, s.p, s.n);
+}
+
+void nsh_process_log(nsh_process *w, ns_bytes line) {
+  if (line.n > LOG_KEEP / 2)
+    line.n = LOG_KEEP / 2;
+  if (w->log.n > 0 && w->log.p[w->log.n - 1] != '\n')
+    keep_log(w, ns_str("\n"));
+  keep_log(w, line);
   ns_buf_addc(&w->log, '\n');
+}
+
+void nsh_process_printed(nsh_process *w, ns_bytes piece) {
+  w->printed = true;
+  if (piece.n > LOG_KEEP / 2)
+    piece.n = LOG_KEEP / 2;
+  keep_log(w, piece);
 }
 
 /* ------------------------------------------------------------------- leaving */
@@ -347,6 +363,7 @@ void nsh_process_free(nsh_process *w) {
   ns_buf_free(&w->in);
   ns_buf_free(&w->out);
   ns_buf_free(&w->log);
+  ns_buf_free(&w->line);
   for (uint32_t i = 0; i < w->n; i++)
     free(nsh_process_task(w, i)->members);
   free(w->tasks);

@@ -218,7 +218,10 @@ typedef struct nsh_process {
   int64_t idle_at;   /* when that was first seen; 0: it is not so */
   /* of the running job */
   bool stuck;        /* it takes long: nothing is sent behind it */
-  ns_buf log;        /* last lines */
+  ns_buf log;        /* its last lines, and the end of what it has printed */
+  ns_buf line;       /* what it has printed of a line of the log, ... */
+  int64_t line_fd;   /* ... to this descriptor */
+  bool printed;      /* it has, and no verdict has taken that along */
   bool shown;        /* it has its row in running */
   bool unsent;       /* progress that has not been passed on */
   double progress;
@@ -288,6 +291,9 @@ nsh_run nsh_process_run(const nsh_process *w, const nsh_task *t, int64_t id, int
 
 /* A line of the running job's log, kept for its failure. */
 void nsh_process_log(nsh_process *w, ns_bytes line);
+
+/* The running job has printed: that is kept, too. */
+void nsh_process_printed(nsh_process *w, ns_bytes piece);
 
 /* Takes all frames in the worker's ring, announced or not, and sends as much as now has room.
 ** The exchange is locked. */

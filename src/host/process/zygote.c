@@ -341,8 +341,7 @@ static void be_shared(lua_State *L) {
 
 static void zygote(void *arg, uint32_t index, int ctl) {
   family *fam = arg;
-  lua_State *L = nsh_lua_new();
-  nsh_worker_setup setup = {L, fam->cfg, fam->slots, fam->wakeup};
+  nsh_worker_setup setup = {NULL, fam->cfg, fam->slots, fam->wakeup};
   nsh_spawner n = {.ctl = ctl,
                    .max = fam->cfg->most_workers,
                    .name = "ns-worker",
@@ -352,9 +351,12 @@ static void zygote(void *arg, uint32_t index, int ctl) {
                    .bound = true,
                    .clear = clear_worker};
   nsh_sockets before;
+  lua_State *L;
   bool loaded = false;
   ns_err err;
   (void)index;
+  nsh_output_install();
+  L = setup.L = nsh_lua_new();
   note_sockets(&before);
   nsh_child_ignore_signals();
   if (!fam->cfg->keep_env)

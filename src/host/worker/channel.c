@@ -59,6 +59,10 @@ static void put_frame(nsh_channel *w) {
   }
 }
 
+void nsh_channel_put(nsh_channel *w) {
+  put_frame(w);
+}
+
 void nsh_channel_post(nsh_channel *w, int64_t now) {
   put_frame(w);
   if (w->waiting == 0)

@@ -147,6 +147,27 @@ static int api_log(lua_State *L) {
   return 1;
 }
 
+/* The running job has printed. Where its output goes into the log, the host is told at once. Else
+** the host only keeps it, and hears of it with the next frame that matters. */
+static bool tell_output(int fd, ns_bytes piece) {
+  bool logged = nsh_config_logs_output(w.cfg);
+  size_t start;
+  if (!w.running || is_forked_child())
+    return false;
+  ns_buf_reset(&w.channel.frame);
+  start = nsh_begin(&w.channel.frame, NSH_OUTPUT);
+  nsh_put_int(&w.channel.frame, w.call.seq);
+  nsh_put_int(&w.channel.frame, fd);
+  nsh_put_bytes(&w.channel.frame, piece);
+  if (!nsh_end(&w.channel.frame, start))
+    return false;
+  if (logged)
+    nsh_channel_post_now(&w.channel);
+  else
+    nsh_channel_put(&w.channel);
+  return logged;
+}
+
 /* take_id(): an id for a child; nil, message, code when the job is being stopped. */
 static int api_take_id(lua_State *L) {
   int64_t id;
@@ -348,6 +369,7 @@ static void run_protected(lua_CFunction call, const void *order, int n, int64_t 
   lua_pushlightuserdata(L, (void *)(uintptr_t)order);
   nsh_interrupt_begin(c->seq, timeout);
   c->ok = lua_pcall(L, 1, n, 0) == LUA_OK;
+  fflush(stdout); /* while it is the job's */
   if (is_forked_child())
     nsh_channel_leave(1);
   c->why = nsh_interrupt_end();
@@ -470,6 +492,7 @@ static void set_up(const nsh_worker_setup *s, uint32_t index) {
   w.cfg = s->cfg;
   nsh_channel_open(&w.channel, s->slots, index, s->wakeup);
   w.pid = getpid();
+  nsh_output_to(tell_output);
   w.call.channel = &w.channel;
   w.call.max_json = s->cfg->db.max_payload > 0 ? s->cfg->db.max_payload
                                           : NS_MAX_PAYLOAD;

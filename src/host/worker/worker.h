@@ -66,7 +66,10 @@ void nsh_interrupt_install(lua_State *L);
 ** workers are forked from. */
 void nsh_restore_begin(void);
 
-/* ---- between the files of a worker: channel.c, report.c, interrupt.c, lua_state.c */
+/* Zygote, before its Lua state is made: stdout and stderr are streams of ours. */
+void nsh_output_install(void);
+
+/* ---- between the files of a worker: channel.c, report.c, interrupt.c, lua_state.c, output.c */
 
 /*
 ** The channel of a worker, which is its end of its two rings (frames from the host, frames to
@@ -101,6 +104,9 @@ void nsh_channel_post(nsh_channel *w, int64_t now);
 
 /* Sends any other frame, which the host is to get at once. */
 void nsh_channel_post_now(nsh_channel *w);
+
+/* Sends a frame that can wait for the next one. */
+void nsh_channel_put(nsh_channel *w);
 
 void nsh_channel_flush(nsh_channel *w);
 
@@ -163,6 +169,12 @@ bool nsh_memory_limit_blamed(ns_bytes error);
 
 /* "memory limit of 64 MiB" */
 ns_bytes nsh_memory_limit_text(void);
+
+/* -------------------------------------------------------------------- output */
+
+/* From now on 'fn' is called with what stdio writes, in pieces. True: it goes nowhere else; false:
+** it goes to its descriptor. */
+void nsh_output_to(bool (*fn)(int fd, ns_bytes piece));
 
 /* ---------------------------------------------------------------- interrupts */
 
