@@ -102,7 +102,7 @@ oom-run:
 # allocation once.)
 STRIDE ?= 97
 GC_SPECS := $(wildcard spec/lua/*_spec.lua) spec/shared/verbs_spec.lua \
-  $(patsubst %,spec/core/%_spec.lua,claim cut listen liveness names \
+  $(patsubst %,spec/core/%_spec.lua,claim cut listen names \
   push ring schema sql_push url)
 .PHONY: test-gc gc-run
 test-gc: deps

@@ -10,6 +10,62 @@
 # The same seeds make the same archive, to the byte.
 set -u
 
+# Words that a target's inputs are made of, for libFuzzer.
+words() {
+  sed -n "/^# $1\$/,/^\$/p" <<'END'
+# Words that libFuzzer mixes into inputs. A section per target: from a line with its name
+# to the next empty one.
+
+# duration
+"w"
+"d"
+"h"
+"m"
+"s"
+"ms"
+"us"
+"."
+"31556952000"
+
+# json
+"null"
+"true"
+"false"
+"{}"
+"[]"
+"\\u0000"
+"\\ud800"
+"\\udc00"
+"1e308"
+"-0.0"
+"9223372036854775807"
+"-9223372036854775808"
+"\":"
+
+# url
+"mysql://"
+"mariadb://"
+"unix_socket="
+"connect_timeout="
+"max_payload="
+"tls="
+"verify"
+"trust"
+"off"
+"ca="
+"cert="
+"key="
+"file="
+"group="
+"%00"
+"%2F"
+"%40"
+"[::1]"
+":3306"
+
+END
+}
+
 pack() {
   for target; do
     seeds="$O/corpus/$target"
@@ -50,7 +106,7 @@ for target; do
   rm -rf "$found"
   mkdir -p "$seeds" "$found"
   dictionary="$O/$target.dict"
-  sed -n "/^# $target\$/,/^\$/p" spec/fuzz/words.dict >"$dictionary"
+  words "$target" >"$dictionary"
   if nice "$O/fuzz-$target" -max_total_time="$share" -timeout=10 -rss_limit_mb=1024 -max_len=4096 \
     -artifact_prefix="$O/fuzz-$target-" -print_final_stats=1 \
     $([ ! -s "$dictionary" ] || echo "-dict=$dictionary") \

@@ -251,7 +251,7 @@ ns_status ns_stmt_spell(ns_link *l, const ns_stmt *s, const ns_value *params, co
   const char *mark;
   ns_buf_reset(&l->packet);
   for (size_t k = 0; (mark = memchr(at, '?', (size_t)(end - at))) != NULL; k++) {
-    int64_t v = params != NULL ? params[k].i : cols[k].ints[row];
+    int64_t v = cols != NULL ? cols[k].ints[row] : params[k].i;
     ns_buf_add(&l->packet, at, (size_t)(mark - at));
     ns_buf_addf(&l->packet, "%lld", (long long)v);
     at = mark + 1;
