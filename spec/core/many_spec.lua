@@ -460,7 +460,7 @@ describe("many jobs of a filter", function()
     local c = crew.fork(4, function(i)
       local own <close> = assert(nightshift.open(url))
       local seen <close> = assert(io.open(folder .. "/ids" .. i, "w"))
-      local idle = 0
+      local idle = 0 -- rounds without a job, behind the last move
       while idle < 10 do
         local n = 0
         for _, from in ipairs { "q", "to" } do
@@ -470,7 +470,8 @@ describe("many jobs of a filter", function()
             assert(job:ack())
           end
         end
-        idle = n > 0 and 0 or idle + 1
+        local moved <close> = io.open(folder .. "/moved")
+        idle = n == 0 and moved and idle + 1 or 0
         if n == 0 then own:queue("to"):claim { wait = 0.05 } end
       end
     end)
@@ -479,6 +480,7 @@ describe("many jobs of a filter", function()
       assert(handle:move { queue = "q", to = "to" })
       assert(handle:move { queue = "to", to = "q" })
     end
+    assert(io.open(folder .. "/moved", "w")):close()
     c:wait(60)
     local seen = {}
     for i = 1, 4 do

@@ -282,6 +282,8 @@ local calls = {
   hash = { run = function() return core.hash "return {}" end },
   private_server = { run = function() return core.private_server "/dev/null" end, bad = "GONE" },
   schema = { run = function() return core.schema() end },
+  client = { run = function() return core.client() end },
+  terminal = { run = function() return core.terminal(1) end },
   statements = { run = function() return core.statements() end },
   sql = { run = function() return core.sql "claim_read" end },
   open = {
