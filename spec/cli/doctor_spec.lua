@@ -186,7 +186,7 @@ port=%d
         WHERE info LIKE '%INSERT INTO nightshift_running%' AND id <> CONNECTION_ID()]]) == "1"
     end)
     server:freeze()
-    local ended, exit = pcall(doctor.wait, doctor, 30)
+    local ended, exit = pcall(doctor.wait, doctor, 90)
     server:thaw()
     assert.is_true(ended)
     assert.equal(69, exit)
