@@ -283,7 +283,7 @@ local calls = {
   private_server = { run = function() return core.private_server "/dev/null" end, bad = "GONE" },
   schema = { run = function() return core.schema() end },
   client = { run = function() return core.client() end },
-  terminal = { run = function() return core.terminal(1) end },
+  terminal = { run = function() return core.terminal(1) or "no terminal" end },
   statements = { run = function() return core.statements() end },
   sql = { run = function() return core.sql "claim_read" end },
   open = {
