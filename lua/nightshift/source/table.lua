@@ -207,7 +207,7 @@ source.new = caught(function(db, given, log)
   self.marks = shows
   self.changes = { done = true, open = shows, dead = map.states.failed ~= nil }
   function self.touched(claimed) try(tend.renew, self, ("[%d,%d]"):format(claimed.row, claimed.id)) end
-  must(handle:serve(self.id, { hold = texts.hold, lost = texts.lost, lives = texts.lives, done = texts.done,
+  must(handle:serve(self.id, { hold = texts.next_hold, lost = texts.lost, lives = texts.lives, done = texts.done,
     dead = texts.dead, shows_dead = self.changes.dead, ends = ends }))
   return self
 end)

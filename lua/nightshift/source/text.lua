@@ -247,6 +247,9 @@ local rules = {
   theirs = function(m)
     return mapping.shows_claims(m.map) and all { "{claimed}", "{not_ours}", "{named}" }(m) or "FALSE"
   end,
+  -- A verdict writes a row only behind all that is owed to it; else it is owed, too.
+  in_turn = "{ours} AND (SELECT o.seq FROM nightshift_owed o FORCE INDEX (of_row) WHERE o.source = {source} "
+    .. "AND o.row_id = {id} LIMIT 1) IS NULL",
   overdue = function(m)
     local us = m.map.overdue
     return us and m:sql("{theirs} AND {1}", m:is_past("claimed_at", us))
@@ -351,7 +354,7 @@ end
 --- Rows of a list are locked; or those that are still a job's; or written.
 local function lock(where, given) return { "lock", where = where, columns = given or "{id} AS id" } end
 
-local function hold(past) return { "hold", where = "{ours}", past = past } end
+local function hold(past, where) return { "hold", where = where or "{ours}", past = past } end
 
 local function write(words, where) return { "write", set = words, where = where or "TRUE" } end
 
@@ -361,12 +364,12 @@ local statements = {
   look = find("{ready} AND {id} >= ? AND NOT JSON_CONTAINS(?, {id}) AND ({served})", "{order}"),
   next = { "next", where = "{waiting}", ["until"] = "{left retry_after}" },
   lock = lock("{lockable}", "{columns}"), mark = write "{to_taken}",
-  hold = hold "SKIP LOCKED", wait = hold "WAIT 1", lost = { "lost", where = "{ours}" },
+  hold = hold "SKIP LOCKED", wait = hold "WAIT 1", next_hold = hold("SKIP LOCKED", "{in_turn}"), lost = { "lost", where = "{ours}" },
   lives = write("{to_failed}", "{ours}"), done = write("{to_done}", "{ours}"), dead = write("{to_dead}", "{ours}"),
   open = write "{to_open}", retry = write("{to_new}", "{dead_of_job}"),
   renew = write("{claimed_at} = {now claimed_at}", "{renewable}"),
   overdue = find "{overdue}", overdue_lock = lock "{overdue}", reset = write "{to_reset}",
-  ends = { "end", set = "{to_end}", where = "{ours}" },
+  ends = { "end", set = "{to_end}", where = "{in_turn}" },
   -- Questions of people, and rows that leave the table.
   counts = { "counts", ready = "{ready}", later = "{later}", ["until"] = "{until_due}", theirs = "{theirs}",
     done = "{done}", dead = "{dead}" },
