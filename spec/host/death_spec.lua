@@ -402,7 +402,7 @@ describe("a job that is cancelled while it runs", function()
     local after = q:push "noop"
     eventually(function() return handle:job(after).state == "done" end)
     assert.same({ "cancelled", "too slow" }, { handle:job(id).state, handle:job(id).reason })
-    h:wait_line 'job.stop .*why="%l' -- by the notice, "cancelled: too slow", or as a lost claim
+    h:wait_line 'job.stop .*why="cancelled: too slow"'
     h:signal "TERM"
     assert.equal(0, h:wait())
     assert.is_nil(host.death(h:transcript()))

@@ -5,7 +5,7 @@
 **
 ** A batch's rows are locked before its outcomes are decided, and written with the rest. What
 ** cannot be written is owed: its row is locked by another session, it is owed more already, or the
-** server refuses the change (a trigger, say). A statement that fails changes nothing, and the transaction goes on.
+** server refuses the change. A statement that fails changes nothing, and the transaction goes on.
 ** Where nothing else is to be written, one statement does all (ns_source_end); the verdict behind
 ** one that has failed is settled with more.
 **

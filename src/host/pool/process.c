@@ -393,8 +393,11 @@ static void log_stop(nsh_process *w, int64_t id, int64_t run, nsh_why because, c
 
 void nsh_process_stop(nsh_process *w, nsh_why why, int64_t step, const char *said) {
   nsh_task *task = nsh_process_task(w, 0);
-  if (w->stop_step != NSH_STOP_NONE)
+  if (w->stop_step != NSH_STOP_NONE) {
+    if (w->why == NSH_WHY_LOST && why == NSH_WHY_CANCELLED)
+      log_stop(w, task->id, task->run, w->why = why, said); /* its sign of life has come first */
     return;
+  }
   w->stop_step = NSH_STOP_TOLD;
   w->why = why;
   w->step_us = step;
@@ -409,8 +412,8 @@ void nsh_process_lose(nsh_process *w, size_t at, const char *said) {
   nsh_task *task = nsh_process_task(w, 0);
   nsh_member room;
   const nsh_member *m = nsh_process_member(task, at, &room);
-  if (m == NULL || nsh_slot_lost(w->slot, (uint32_t)at))
-    return;
+  if (m == NULL || (nsh_slot_lost(w->slot, (uint32_t)at) && said[0] == '\0'))
+    return; /* a reason that comes behind the sign of life is told */
   nsh_slot_lose(w->slot, (uint32_t)at);
   log_stop(w, m->id, m->run, NSH_WHY_CANCELLED, said);
 }
