@@ -113,7 +113,8 @@ function Guard:begin(request)
   self.sessions[id], self.order[#self.order + 1] = core.clock(), id
   if #self.order > SESSIONS then self.sessions[table.remove(self.order, 1)] = nil end
   local secure = request.headers["x-forwarded-proto"] == "https"
-  return ("%s=%s; Path=%s; HttpOnly; SameSite=Lax%s"):format(COOKIE, id, self.prefix .. "/", secure and "; Secure" or "")
+  return ("%s=%s; Path=%s; HttpOnly; SameSite=Lax%s"):format(COOKIE, id, self.prefix .. "/",
+    secure and "; Secure" or "")
 end
 
 --- Ends the session of the request.

@@ -39,9 +39,15 @@ local function pairs_of(text)
 end
 
 --- Is it text that the database can be asked for?
-local function is_text(fields)
-  for key, value in pairs(fields) do
-    if not utf8.len(key) or not utf8.len(value) or value:find "%z" then return false end
+local function is_text(text) return utf8.len(text) and not text:find "%z" end
+
+--- Are these fields, each a list?
+local function are_texts(fields)
+  for key, list in pairs(fields) do
+    if not is_text(key) then return false end
+    for _, value in ipairs(list) do
+      if not is_text(value) then return false end
+    end
   end
   return true
 end
@@ -209,7 +215,7 @@ function Site:read_form(request)
   local type_of = (request.headers["content-type"] or ""):match "^[^;]*":lower():gsub("%s+$", "")
   if type_of ~= FORM then return nil, self:problem(415, "A form is expected, as " .. FORM .. ".") end
   request.form, request.form_all = pairs_of(request.body)
-  if not is_text(request.form) then return nil, self:problem(400, "The form is not UTF-8.") end
+  if not are_texts(request.form_all) then return nil, self:problem(400, "The form is not UTF-8.") end
   return true
 end
 
@@ -220,7 +226,9 @@ function Site:act(request)
   local action = page and page.actions and page.actions[name]
   if not action then return self:problem(404, ("There is no action %s."):format(request.path)) end
   request.args, request.path = args, layout.path_of(request.segments)
-  if self.readonly then return self:problem(403, "This server was started with --read-only: nothing can be changed.") end
+  if self.readonly then
+    return self:problem(403, "This server was started with --read-only: nothing can be changed.", request.path)
+  end
   if not self.guard:is_signed(request) then
     return self:problem(403, "This form is of an earlier run of the server. Go back, reload the page, and try again.",
       request.path)
@@ -334,7 +342,7 @@ function Site:read(request)
   request.search = request.query
   request.segments = segments_of(request.path)
   request.query, request.query_all = pairs_of(request.query)
-  return utf8.len(layout.unquoted(request.path)) and is_text(request.query)
+  return is_text(layout.unquoted(request.path)) and are_texts(request.query_all)
 end
 
 function Site:route(request)
@@ -353,7 +361,8 @@ end
 
 -- -------------------------------------------------------------------------- faults
 
-local function complain(text) io.stderr:write("nightshift: web: ", text, "\n") end
+--- A line about a fault.
+function Site.complain(text) io.stderr:write("nightshift: web: ", text, "\n") end
 
 local function trace(message) return { text = tostring(message), trace = debug.traceback(tostring(message), 2) } end
 
@@ -365,7 +374,7 @@ function Site:answer(request)
   local given = table.pack(xpcall(self.route, trace, self, request))
   if given[1] then return table.unpack(given, 2, given.n) end
   local fault = given[2]
-  complain(fault.trace)
+  self.complain(fault.trace)
   return self:problem(500, fault.text:match "[^\n]*")
 end
 
@@ -375,11 +384,11 @@ function Site:render_live(target)
   local request = { method = "GET", path = path, segments = segments_of(path), headers = {} }
   request.query, request.query_all = pairs_of(search)
   local page, args = match(self.pages, request.segments)
-  if not page or not is_text(request.query) then return nil end
+  if not page or not are_texts(request.query_all) then return nil end
   request.args = args
   local done, body = xpcall(self.inside, trace, self, page, request)
   if done then return body or nil end
-  complain(body.trace)
+  self.complain(body.trace)
   return nil
 end
 
@@ -437,7 +446,7 @@ function web.serve(given)
   while true do
     site.server:step(site.live:wait(), answer)
     local done, fault = xpcall(site.live.tick, trace, site.live)
-    if not done then complain(fault.trace) end
+    if not done then site.complain(fault.trace) end
   end
 end
 

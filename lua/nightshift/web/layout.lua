@@ -25,14 +25,13 @@ local ENTITY <const> = { ["&"] = "&amp;", ["<"] = "&lt;", [">"] = "&gt;", ['"'] 
 
 --- The text with bytes that are not UTF-8 as U+FFFD.
 local function valid(text)
-  local length, bad = utf8.len(text)
-  if length then return text end
   local parts, from = {}, 1
+  local bad = select(2, utf8.len(text))
   while bad do
     parts[#parts + 1] = text:sub(from, bad - 1)
     parts[#parts + 1] = "\u{FFFD}"
     from = bad + 1
-    length, bad = utf8.len(text, from)
+    bad = select(2, utf8.len(text, from))
   end
   parts[#parts + 1] = text:sub(from)
   return table.concat(parts)
@@ -119,6 +118,8 @@ local function bytes(n)
   end
   return ("%d B"):format(n)
 end
+
+layout.seconds, layout.count = seconds, thousands
 
 -- ----------------------------------------------------------------------- URLs
 
@@ -263,7 +264,8 @@ function layout.helpers(site)
   end
 
   function h.state(state, text)
-    return raw(('<span class="state %s">%s</span>'):format(STATES[state] and "is-" .. state or "", escape(text or state)))
+    return raw(('<span class="state %s">%s</span>'):format(STATES[state] and "is-" .. state or "",
+      escape(text or state)))
   end
 
   --- A count that may go further: "1,000+".

@@ -25,7 +25,9 @@
 
 #if __has_include(<microhttpd.h>)
 #include <microhttpd.h>
+#if MHD_VERSION >= 0x00097206 /* MHD_run_wait */
 #define HAS_SERVER 1
+#endif
 #endif
 
 #define CONNECTIONS 512u
@@ -312,7 +314,7 @@ static void on_end(void *arg, struct MHD_Connection *c, void **kept,
 /* ------------------------------------------------------------- birth and end */
 
 static void *start_daemon(nsh_server *s, int fd) {
-  return MHD_start_daemon(MHD_USE_POLL | MHD_ALLOW_SUSPEND_RESUME, 0, NULL, NULL, on_request, s,
+  return MHD_start_daemon(MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME, 0, NULL, NULL, on_request, s,
                           MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT, CONNECTIONS,
                           MHD_OPTION_CONNECTION_TIMEOUT, IDLE, MHD_OPTION_STRICT_FOR_CLIENT, 1,
                           MHD_OPTION_URI_LOG_CALLBACK, on_target, s, MHD_OPTION_NOTIFY_COMPLETED,
