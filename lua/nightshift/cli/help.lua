@@ -87,7 +87,8 @@ local COMMANDS <const> = {
   get = "show", worker = "work", start = "work", serve = "work", enqueue = "push", add = "push", put = "push",
   submit = "push", kill = "cancel", stop = "cancel", rm = "delete", requeue = "retry", purge = "prune",
   cleanup = "prune", reprioritize = "reprioritise", priority = "reprioritise", cron = "schedules", setup = "init",
-  ui = "web", dashboard = "web", page = "web", install = "init", upgrade = "migrate", check = "doctor", test = "run", exec = "run", rename = "move",
+  ui = "web", dashboard = "web", page = "web", install = "init", upgrade = "migrate", check = "doctor", test = "run",
+  exec = "run", rename = "move",
 }
 local STATES <const> = {
   failed = "dead", error = "dead", queued = "ready", pending = "ready", open = "ready", active = "running",

@@ -159,6 +159,7 @@ main { flex: 1; width: 100%; max-width: 1440px; margin: 0 auto; padding: 24px; }
 .table .zero { color: var(--dim); }
 .clip { display: block; max-width: 480px; overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }
 .panel > .table:last-child, .panel > .scroll:last-child > .table { margin-bottom: -8px; }
+.pager a:not(.button) { padding: 4px 12px; border: 1px solid var(--line); border-radius: 6px; text-decoration: none; }
 .pager { display: flex; gap: 8px; justify-content: flex-end; margin: 16px 0 0; }
 
 /* --------------------------------------------------------- states, tags, facts */
@@ -210,6 +211,10 @@ input[type="checkbox"], input[type="radio"] { min-height: 0; width: 16px; height
 textarea { width: 100%; min-height: 128px; }
 label { color: var(--dim); font-size: 12px; }
 .inline { display: inline; }
+fieldset { min-width: 0; }
+legend { padding: 0 4px; font-weight: 650; }
+.field.wide { flex: 1 1 256px; }
+.field.wide > input { width: 100%; }
 .toolbar { display: flex; flex-wrap: wrap; align-items: flex-end; gap: 8px; margin: 0 0 16px; }
 .field { display: flex; flex-direction: column; gap: 4px; min-width: 0; }
 .tabs { display: flex; flex-wrap: wrap; gap: 4px; margin: 0; padding: 0; list-style: none; }
@@ -223,6 +228,19 @@ dialog {
 dialog::backdrop { background: rgb(0 0 0 / 40%); }
 .keylist { display: grid; grid-template-columns: max-content 1fr; gap: 8px 16px; margin: 0 0 16px; }
 .keylist dd { margin: 0; }
+
+.why { max-width: 960px; }
+.bare, .path, .tree, .tree ul { margin: 0; padding: 0; list-style: none; }
+.bare li, .node { padding: 2px 0; overflow-wrap: anywhere; }
+.path { display: flex; flex-wrap: wrap; gap: 4px 8px; margin: 0 0 8px; }
+.path li:not(:last-child)::after { content: "›"; margin-left: 8px; color: var(--dim); }
+.node { display: inline-flex; flex-wrap: wrap; align-items: center; gap: 4px 8px; min-height: 28px; }
+.tree ul { margin-left: 12px; padding-left: 16px; border-left: 1px solid var(--line); }
+.flow { display: flex; flex-wrap: wrap; align-items: stretch; gap: 16px 40px; }
+.flow > div {
+  position: relative; flex: 1 1 192px; padding: 0 16px 8px; border: 1px solid var(--line); border-radius: 8px;
+}
+.flow > div + div::before { content: "→"; position: absolute; left: -28px; top: calc(50% - 12px); color: var(--dim); }
 
 /* -------------------------------------------------------------------- charts */
 .chart { margin: 0; }

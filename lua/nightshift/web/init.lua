@@ -1,8 +1,8 @@
 --- The pages of `nightshift web`: from a request to a page or an action, and back.
 --
 -- A page is a module of this folder: {path, title, nav, load, body, actions}. `load` reads what the
--- template `body` shows; actions are POSTs to the page's path and their name. Which requests are
--- looked at says guard.lua, what changes while it is looked at live.lua.
+-- template `body` shows; actions are POSTs to the page's path and their name. `turn` lets long actions
+-- of a page go on. Which requests are looked at says guard.lua, and live.lua how pages change.
 --
 -- Invariant: what fails while a page is made costs that page: it says so with a status of its own, and
 -- the server goes on. One request is answered at a time, on one connection to the database.
@@ -18,7 +18,7 @@ local web = {}
 -- In the order of the navigation; the key behind "g" that leads there.
 local PAGES <const> = {
   { "overview", "o" }, { "queues", "q" }, { "jobs", "j" }, { "job" }, { "schedules", "s" }, { "errors", "e" },
-  { "adopted", "a" }, { "hosts", "h" }, { "audit", "u" },
+  { "adopted", "a" }, { "hosts", "h" }, { "audit", "u" }, { "runs" },
 }
 
 local HTML <const>, TEXT <const> = "text/html; charset=utf-8", "text/plain; charset=utf-8"
@@ -201,7 +201,7 @@ function Site:show(request)
   local target = layout.path_of(request.segments) .. layout.query_of(query)
   return self:page({
     title = type(page.title) == "function" and page.title(data) or page.title, body = layout.raw(body),
-    nav = page.nav, entries = self.entries, said = self:take_said(request),
+    nav = page.nav, entries = self.entries, said = self:take_said(request), refresh = data.refresh,
     live = body:find("data-live=", 1, true) and self.h.url("/live", { path = target }) or nil,
   }, 200)
 end
@@ -392,6 +392,14 @@ function Site:render_live(target)
   return nil
 end
 
+--- Lets long actions go on between two requests; is one left?
+function Site:turn()
+  for _, page in ipairs(self.pages) do
+    if page.turn and page.turn() then return true end
+  end
+  return false
+end
+
 --- A text that changes with the database; nil and a message.
 function Site:sign()
   local db, message = self:connect()
@@ -443,10 +451,16 @@ end
 function web.serve(given)
   local site = web.site(given)
   local function answer(request) return site:answer(request) end
+  local function chores()
+    site.live:tick()
+    return site:turn()
+  end
+  local busy = false
   while true do
-    site.server:step(site.live:wait(), answer)
-    local done, fault = xpcall(site.live.tick, trace, site.live)
-    if not done then site.complain(fault.trace) end
+    site.server:step(busy and 0 or site.live:wait(), answer)
+    local done, more = xpcall(chores, trace)
+    busy = done and more
+    if not done then site.complain(more.trace) end
   end
 end
 
