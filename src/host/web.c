@@ -1,6 +1,6 @@
 /*
-** The HTTP server of `nightshift web` as an object of Lua: nightshift.host has `listen`, which gives
-** one. The pages themselves are in lua/nightshift/web.
+** The HTTP server of `nightshift web` as an object of Lua: nightshift.host has `listen`, which
+** gives one. The pages themselves are in lua/nightshift/web.
 **
 ** Invariant: no error of Lua passes the frames of the server. A request is answered under
 ** lua_pcall, and what it raises is a line on stderr and status 500.

@@ -1,7 +1,7 @@
 --- Charts as SVG: lines over time, with a text that says the same and a table of the figures.
 --
--- Invariant: a chart has no style and no script, and no text of a user. Its classes are those of the
--- style sheet, so that it follows light and dark.
+-- Invariant: a chart has no style and no script, and no text of a user. Its classes are those of
+-- the style sheet, so that it follows light and dark.
 
 local layout = require "nightshift.web.layout"
 local units = require "nightshift.units"

@@ -1,11 +1,12 @@
 --- The pages of `nightshift web`: from a request to a page or an action, and back.
 --
 -- A page is a module of this folder: {path, title, nav, load, body, actions}. `load` reads what the
--- template `body` shows; actions are POSTs to the page's path and their name. `turn` lets long actions
--- of a page go on. Which requests are looked at says guard.lua, and live.lua how pages change.
+-- template `body` shows; actions are POSTs to the page's path and their name. `turn` lets long
+-- actions of a page go on. Which requests are looked at says guard.lua, and live.lua how pages
+-- change.
 --
--- Invariant: what fails while a page is made costs that page: it says so with a status of its own, and
--- the server goes on. One request is answered at a time, on one connection to the database.
+-- Invariant: what fails while a page is made costs that page: it says so with a status of its own,
+-- and the server goes on. One request is answered at a time, on one connection to the database.
 
 local assets = require "nightshift.web.assets"
 local core = require "nightshift.core"

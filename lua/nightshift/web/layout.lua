@@ -290,7 +290,8 @@ function layout.helpers(site)
       command and ("<pre><code>%s</code></pre>"):format(escape(command)) or ""))
   end
 
-  --- Links to the first page and the next one. more: {after =, …}, added to the query; nil: it is the last.
+  --- Links to the first page and the next one. more: {after =, …}, added to the query; nil: it is
+  -- the last.
   function h.pager(request, opts)
     local more, links = opts and opts.more, {}
     local function with(changes)
@@ -406,7 +407,8 @@ $(body)
 
 local frame
 
---- A whole page. fields: h, title, body (raw), nav, entries, said, live, refresh, database, version.
+--- A whole page. fields: h, title, body (raw), nav, entries, said, live, refresh, database,
+-- version.
 ---@param fields table
 ---@return string html
 function layout.page(fields)

@@ -1,8 +1,8 @@
 --- Pages that change while they are looked at: streams of events, and when a page is rendered anew.
 --
--- One statement a second asks whether anything has changed, as long as a stream is open. Each watched
--- URL is rendered at most once a second, whatever the number of its streams, and at least every
--- REFRESH seconds, for ages grow. The elements with a data-live key that differ are sent.
+-- One statement a second asks whether anything has changed, as long as a stream is open. Each
+-- watched URL is rendered at most once a second, whatever the number of its streams, and at least
+-- every REFRESH seconds, for ages grow. The elements with a data-live key that differ are sent.
 --
 -- Invariant: without a stream nothing is asked. A slow page takes its turn: after BUDGET seconds of
 -- rendering requests are answered first.
@@ -17,8 +17,8 @@ local BEAT <const> = 15 -- s between two signs of life, which find closed connec
 local BUDGET <const> = 0.3 -- s
 local IDLE <const> = 3600 -- s to wait without a stream
 
---- The elements with a data-live key: {key = the HTML inside}. Values of attributes have no "<" or ">",
--- for they are escaped; an element inside another one goes with that.
+--- The elements with a data-live key: {key = the HTML inside}. Values of attributes have no "<" or
+-- ">", for they are escaped; an element inside another one goes with that.
 ---@param html string
 ---@return table<string, string>
 function live.fragments(html)
@@ -145,8 +145,8 @@ function Live:wait()
   return math.max(0, self.ticked + EVERY - core.clock())
 end
 
---- server: of host.listen; render(target): the HTML of a page's body, nil: it is gone; sign(): a text
--- that changes with the database, or nil and a message.
+--- server: of host.listen; render(target): the HTML of a page's body, nil: it is gone; sign(): a
+-- text that changes with the database, or nil and a message.
 ---@param given {server: userdata, render: fun(target: string): string?, sign: fun(): string?, string?}
 function live.new(given)
   return setmetatable({ server = given.server, render = given.render, sign = given.sign, watches = {},

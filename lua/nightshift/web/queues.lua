@@ -1,7 +1,7 @@
 --- The page of queues: counts, ages and rates, and what pauses them.
 --
--- Invariant: counts are those of `nightshift status`, bounded; so the page costs the same however many
--- jobs there are.
+-- Invariant: counts are those of `nightshift status`, bounded; so the page costs the same however
+-- many jobs there are.
 
 local layout = require "nightshift.web.layout"
 

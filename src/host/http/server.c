@@ -1,8 +1,8 @@
 /*
 ** The server of `nightshift web`, on libmicrohttpd with a loop of its caller.
 **
-** A request is collected, answered by a call of the caller, and sent while later steps run. A stream
-** is an answer that has no end: its connection is suspended, and costs nothing, until there is text
+** A request is collected, answered by a call of the caller, and sent while later steps run. A
+** stream is an answer that has no end: its connection is suspended, and costs nothing, until there is text
 ** for it. What is not sent yet is bounded. A client that does not read it is cut off when the
 ** connection's time is over.
 **
@@ -31,9 +31,10 @@
 #endif
 
 #define CONNECTIONS 512u
-#define STREAMS 448u         /* of these; the rest is for pages */
-#define IDLE 20u             /* seconds of a connection that neither reads nor writes */
+#define STREAMS 448u          /* of these; the rest is for pages */
+#define IDLE 20u              /* seconds of a connection that neither reads nor writes */
 #define PENDING_MAX (1 << 20) /* bytes of a stream that are not sent yet */
+#define READ_MAX (16 << 20)   /* bytes of a body that is too long */
 
 typedef struct stream {
   nsh_server *server;
@@ -51,7 +52,8 @@ struct nsh_request {
   int64_t id;
   const char *method;
   ns_buf target, heads, body;
-  bool begun, too_long;
+  size_t read; /* bytes of the body, and of what was dropped */
+  bool begun;
   /* the answer */
   unsigned status; /* 0: none was given */
   bool streams, crowded; /* a stream; one too many */
@@ -253,20 +255,14 @@ static result keep_head(void *arg, enum MHD_ValueKind kind, const char *name, si
 
 #define TOO_LONG "the body of the request is too long\n"
 
-/* The head is there. A body that will be too long is not waited for. */
-static result begin(struct MHD_Connection *c, nsh_request *r) {
-  const char *n = MHD_lookup_connection_value(c, MHD_HEADER_KIND, MHD_HTTP_HEADER_CONTENT_LENGTH);
-  r->begun = true;
-  if (n != NULL && strtoull(n, NULL, 10) > r->server->body_max)
-    return refuse(c, r, MHD_HTTP_CONTENT_TOO_LARGE, TOO_LONG);
-  return MHD_YES;
-}
-
-static void take_body(nsh_request *r, const char *body, size_t *n) {
-  r->too_long = r->too_long || r->body.n + *n > r->server->body_max;
-  if (!r->too_long)
+/* What is too long is read and dropped: a client hears the answer only behind its body. One that
+** does not end is cut off. */
+static result take_body(nsh_request *r, const char *body, size_t *n) {
+  r->read += *n;
+  if (r->read <= r->server->body_max)
     ns_buf_add(&r->body, body, *n);
   *n = 0;
+  return r->read <= READ_MAX ? MHD_YES : MHD_NO;
 }
 
 static result on_request(void *arg, struct MHD_Connection *c, const char *url, const char *method,
@@ -276,13 +272,13 @@ static result on_request(void *arg, struct MHD_Connection *c, const char *url, c
   (void)url, (void)version;
   if (r == NULL)
     return MHD_NO;
-  if (!r->begun)
-    return begin(c, r);
-  if (*n > 0) {
-    take_body(r, body, n);
+  if (!r->begun) {
+    r->begun = true;
     return MHD_YES;
   }
-  if (r->too_long)
+  if (*n > 0)
+    return take_body(r, body, n);
+  if (r->read > s->body_max)
     return refuse(c, r, MHD_HTTP_CONTENT_TOO_LARGE, TOO_LONG);
   r->method = method;
   MHD_get_connection_values_n(c, MHD_HEADER_KIND, keep_head, &r->heads);
@@ -369,8 +365,9 @@ ns_status nsh_server_open(nsh_server **out, const char *address, size_t body_max
   int fd;
   *out = NULL;
 #ifndef HAS_SERVER
-  return ns_fail(err, NS_EINVALID, "--listen: this program was built without libmicrohttpd; install "
-                                   "libmicrohttpd-dev and build it again");
+  return ns_fail(err, NS_EINVALID,
+                 "--listen: this program was built without libmicrohttpd; install "
+                 "libmicrohttpd-dev and build it again");
 #endif
   s = calloc(1, sizeof *s);
   if (s == NULL)
