@@ -147,7 +147,7 @@ end
 
 --- server: of host.listen; render(target): the HTML of a page's body, nil: it is gone; sign(): a
 -- text that changes with the database, or nil and a message.
----@param given {server: userdata, render: fun(target: string): string?, sign: fun(): string?, string?}
+---@param given {server: userdata, render: fun(target): string?, sign: fun(): string?, string?}
 function live.new(given)
   return setmetatable({ server = given.server, render = given.render, sign = given.sign, watches = {},
     ticked = -EVERY, beaten = core.clock() }, Live)

@@ -2,9 +2,9 @@
 ** The server of `nightshift web`, on libmicrohttpd with a loop of its caller.
 **
 ** A request is collected, answered by a call of the caller, and sent while later steps run. A
-** stream is an answer that has no end: its connection is suspended, and costs nothing, until there is text
-** for it. What is not sent yet is bounded. A client that does not read it is cut off when the
-** connection's time is over.
+** stream is an answer that has no end. Its connection is suspended, and costs nothing, until there
+** is text for it. What is not sent yet is bounded. A client that does not read it is cut off when
+** the connection's time is over.
 **
 ** Invariant: a request is freed with its answer, a stream with its connection; both are
 ** libmicrohttpd's calls. So none outlives the server.
