@@ -18,6 +18,7 @@ local STATES <const> = { "ready", "running", "scheduled", "waiting", "dead" }
 local SILENT <const> = 30 -- s; a host says that it lives every ten
 local LONG <const> = 600 -- s that a job may be ready
 local NAMED <const> = 20 -- rows of one kind that need attention
+local KINDS <const>, LOOKED <const>, TEXT <const> = 5, 500, 200 -- errors: kinds, jobs looked at, bytes
 
 -- -------------------------------------------------------------------- attention
 
@@ -183,11 +184,14 @@ local function load(context, request)
   if not rows then return nil, message, code end
   local live = {}
   for _, row in ipairs(stats.holders) do live[#live + 1] = row.kind == "host" and row or nil end
-  local ok
+  local ok, kinds
   ok, message, code = queues.add_rates(db, stats.queues)
   if not ok then return nil, message, code end
+  kinds, message, code = db:errors { since = "1h", look = LOOKED, limit = KINDS }
+  if not kinds then return nil, message, code end
   return { stats = stats, now = stats.now, list = attention(stats, #live), tiles = totals(stats), hosts = live,
-    charts = draw(rows, span), spans = SPANS, span = span, rows = queues.rows, paused = stats.paused }
+    charts = draw(rows, span), spans = SPANS, span = span, rows = queues.rows, kinds = kinds,
+    first_line = function(text) return layout.cut(text:match "[^\n]*", TEXT) end }
 end
 
 local BODY <const> = [[
@@ -232,6 +236,25 @@ aria-current="true"
 <h2 id="queues-title">Queues <span class="more">$(h.link("/queues", nil, "All queues"))</span></h2>
 <div data-live="queues">$(rows(h, stats, { brief = true }))</div>
 </section>
+<section class="panel" aria-labelledby="errors-title">
+<h2 id="errors-title">Failures of the last hour <span class="more">$(h.link("/errors", nil, "All errors"))</span></h2>
+<div data-live="errors">
+# if #kinds == 0 then
+<p class="dim">No job has failed.</p>
+# else
+<table class="table cards"><thead><tr><th scope="col">Error</th><th scope="col">Job</th><th scope="col">Queue</th>
+<th scope="col" class="number">Dead</th><th scope="col" class="number">Retrying</th>
+<th scope="col">Last</th></tr></thead><tbody>
+# for _, row in ipairs(kinds) do
+<tr data-row><th scope="row">$(h.link("/jobs", { error = row.error }, first_line(row.error)))</th>
+<td data-label="Job">$(row.name)</td><td data-label="Queue">$(h.queue(row.queue))</td>
+<td class="number" data-label="Dead">$(h.count(row.dead))</td>
+<td class="number" data-label="Retrying">$(h.count(row.retrying))</td>
+<td data-label="Last">$(h.time(row.last))</td></tr>
+# end
+</tbody></table>
+# end
+</div></section>
 <section class="panel" aria-labelledby="hosts-title">
 <h2 id="hosts-title">Hosts <span class="more">$(h.link("/hosts", nil, "Workers"))</span></h2>
 <div data-live="hosts">
