@@ -92,8 +92,8 @@ end
 
 function web.commands.web(args)
   local pages, token, prefix = load_pages(), read_token(args.token_file), check_prefix(args.prefix)
-  local server, address = listen(args, token)
   local open = opener(args)
+  local server, address = listen(args, token)
   context.complain("the pages are at http://%s%s/", address, prefix)
   pages.serve { server = server, open = open, token = token, prefix = prefix, hosts = args.host or {},
     readonly = args.read_only, redact = keys_of(args.redact) }
