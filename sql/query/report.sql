@@ -490,6 +490,11 @@ SELECT r.queue_id AS id, q.name AS queue, r.outcome, r.age, r.most
 FROM nightshift_retention r LEFT JOIN nightshift_queue q ON q.id = r.queue_id
 ORDER BY r.queue_id = 0 DESC, q.name, r.outcome
 
+-- name: report_schedules_failed
+-- Schedules with jobs that could not be pushed, and why. Params: limit. Index: small table.
+-- Locks: none.
+SELECT name, error FROM nightshift_schedule WHERE error IS NOT NULL ORDER BY name LIMIT ?
+
 -- name: report_schema
 -- The version of the tables. Index: meta PRIMARY. Locks: none.
 SELECT value FROM nightshift_meta WHERE name = 'schema'

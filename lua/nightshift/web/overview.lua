@@ -5,6 +5,7 @@
 --
 -- Invariant: the page costs the same however many jobs there are.
 
+local admin = require "nightshift.source.admin"
 local chart = require "nightshift.web.chart"
 local hosts = require "nightshift.report.hosts"
 local layout = require "nightshift.web.layout"
@@ -104,9 +105,23 @@ local function add_late(list, stats, live)
   end
 end
 
+--- Adopted tables and schedules that are in trouble.
+local function add_others(list, tables, schedules)
+  for _, row in ipairs(tables) do
+    for _, text in ipairs(admin.troubles(row)) do
+      list[#list + 1] = { text = text:gsub("^%l", string.upper) .. ".", path = "/adopted", link = "Adopted tables" }
+    end
+  end
+  for _, row in ipairs(schedules) do
+    list[#list + 1] = { bad = true, text = ("The schedule '%s' has no ticks: %s"):format(row.name, row.error),
+      path = "/schedules", link = "Schedules" }
+  end
+end
+
 --- What needs attention, the worst first.
-local function attention(stats, live)
+local function attention(stats, live, tables, schedules)
   local list, sorted = {}, {}
+  add_others(list, tables, schedules)
   add_pauses(list, stats)
   add_unserved(list, stats, live)
   add_hosts(list, stats)
@@ -177,19 +192,23 @@ end
 
 local function load(context, request)
   local db, span = context.db, span_of(request)
+  local ok, kinds, tables, schedules
   local stats, message, code = db:stats()
   if not stats then return nil, message, code end
   local rows
   rows, message, code = series(db, span[2])
   if not rows then return nil, message, code end
+  tables, message, code = admin.list(db._handle)
+  if not tables then return nil, message, code end
+  schedules, message, code = db._handle:execute("@report_schedules_failed", NAMED)
+  if not schedules then return nil, message, code end
   local live = {}
   for _, row in ipairs(stats.holders) do live[#live + 1] = row.kind == "host" and row or nil end
-  local ok, kinds
   ok, message, code = queues.add_rates(db, stats.queues)
   if not ok then return nil, message, code end
   kinds, message, code = db:errors { since = "1h", look = LOOKED, limit = KINDS }
   if not kinds then return nil, message, code end
-  return { stats = stats, now = stats.now, list = attention(stats, #live), tiles = totals(stats), hosts = live,
+  return { stats = stats, now = stats.now, list = attention(stats, #live, tables, schedules), tiles = totals(stats), hosts = live,
     charts = draw(rows, span), spans = SPANS, span = span, rows = queues.rows, kinds = kinds,
     first_line = function(text) return layout.cut(text:match "[^\n]*", TEXT) end }
 end
