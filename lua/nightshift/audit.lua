@@ -90,6 +90,14 @@ local CONDITIONS <const> = { "state", "queue", "name", "tag", "error", "since", 
 local function instant(since) return since.at and units.instant(since.at / 1000000)
   or units.span(since.ago / 1000000) .. " ago" end
 
+--- What an update changes, without values.
+local function changes(change, again)
+  local names = { change.make and "payload" or nil }
+  for key in pairs(change.values) do names[#names + 1] = key == "json" and "payload" or key end
+  table.sort(names)
+  return table.concat(names, ", ") .. (again and ", and run again" or "")
+end
+
 --- The conditions of a filter, and what a verb on its jobs is to do.
 ---@param given table checked by many.read
 ---@return string
@@ -102,6 +110,7 @@ function audit.filter(given)
   local text = table.concat(words, " ")
   if given.to then text = ("%s: to queue %s"):format(text, given.to) end
   if given.priority then text = ("%s: priority %d"):format(text, given.priority) end
+  if given.change then text = ("%s: %s"):format(text, changes(given.change, given.retry)) end
   if given.reason then text = ("%s: %s"):format(text, given.reason) end
   return text
 end

@@ -566,7 +566,7 @@ describe("the audit", function()
 
   it("has one row of a verb on a filter, which counts all batches", function()
     local crowd, items = handle:queue "crowd", {}
-    for i = 1, 700 do items[i] = { "n", i, { delay = 3600 } } end
+    for i = 1, 505 do items[i] = { "n", i, { delay = 3600 } } end
     assert(crowd:push_many(items))
     assert(handle:update({ queue = "crowd", name = "n" }, { set = { more = 1 } }, { rate = 100000 }))
     assert(handle:move { queue = "crowd", to = "second" })
@@ -575,13 +575,16 @@ describe("the audit", function()
     assert(handle:cancel { queue = "second", reason = ("ü"):rep(300) })
     assert(handle:retry { queue = "second", state = "cancelled", since = "1h" })
     assert(handle:cancel { queue = "second" })
-    assert(handle:delete { queue = "second" })
+    assert(handle:update({ queue = "second", state = "cancelled", since = "1h" }, { priority = 6 }, { retry = true }))
+    assert(handle:delete { queue = "second", state = "ready" })
     local list = told()
-    assert.equal("cancel queue=second: " .. ("ü"):rep(119) .. " 700", table.remove(list, 5))
+    assert.equal("cancel queue=second: " .. ("ü"):rep(120) .. " 505", table.remove(list, 5))
     assert.same({
-      "update queue=crowd name=n 700", "move queue=crowd: to queue second 700",
-      "reprioritise queue=second: priority 5 700", "run_now queue=second 700",
-      "retry state=cancelled queue=second since=1h0m ago 700", "cancel queue=second 700", "delete queue=second 700",
+      "update queue=crowd name=n: payload 505", "move queue=crowd: to queue second 505",
+      "reprioritise queue=second: priority 5 505", "run_now queue=second 505",
+      "retry state=cancelled queue=second since=1h0m ago 505", "cancel queue=second 505",
+      "update state=cancelled queue=second since=1h0m ago: priority, and run again 505",
+      "delete state=ready queue=second 505",
     }, list)
     assert.equal(0, handle:cancel { queue = "second" }.found)
     assert.same({}, told())

@@ -101,7 +101,7 @@ ns_status ns_action_note(ns_db *db, int64_t jobs, ns_err *err) {
   ns_status st = NS_OK;
   if (!a->open || a->untold)
     return NS_OK;
-  if (a->row != 0 && jobs > 0)
+  if (a->row != 0 && jobs != 0)
     st = add_jobs(db, jobs, &there, err);
   if (st == NS_OK && !there)
     st = add_row(db, jobs, err);
