@@ -318,9 +318,9 @@ end
 ---@return string? code
 function methods:retention() return retention().list(live(self, "retention")) end
 
---- Actions of people, the newest first: {id =, at =, verb =, what =, job =, jobs =, account =, host =,
--- pid =, via =}. `jobs`: how many the action has changed; `via`: "shell", "lua", "page", "c" or
--- "handler". `before` goes on behind the row of that id. `limit` is 100.
+--- Actions of people, the newest first: {id =, at =, verb =, what =, job =, jobs =, account =,
+-- host =, pid =, via =}. `jobs`: how many the action has changed; `via`: "shell", "lua", "page",
+-- "c" or "handler". `before` goes on behind the row of that id. `limit` is 100.
 ---@param opts {since: number|string?, verb: string?, before: integer?, limit: integer?}?
 ---@return table[]|nil
 ---@return string? message

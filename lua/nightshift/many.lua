@@ -315,8 +315,8 @@ function many.run(handle, name, given)
   local action = audit.new(handle, name, audit.filter(given))
   local size = given.rate and math.tointeger(math.max(1, math.min(BATCH, given.rate // SLICES))) or BATCH
   local function do_to(state, ids, from, to)
-    local part <close> = audit.part(action)
-    if part and VERBS[name].single then return one_by_one(handle, name, given, state, wanted, ids) end
+    local part <close> = audit.part(action) -- luacheck: ignore 211
+    if VERBS[name].single then return one_by_one(handle, name, given, state, wanted, ids) end
     return handle:many(verb, ids, argument, given.reason, from, to, state or core.null, wanted)
   end
   local function change(state, ids, from, to)

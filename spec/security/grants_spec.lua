@@ -102,7 +102,7 @@ end
 function verbs.dashboard(place)
   local h <close> = assert(nightshift.open(place.url))
   assert(h:stats())
-  assert.equal("cancel", assert(h:audit())[1].verb)
+  assert.equal("cancel", assert(h:audit { verb = "cancel" })[1].verb)
   for _, state in ipairs { false, "scheduled", "ready", "running", "waiting", "done", "dead", "cancelled" } do
     assert(h:jobs { state = state or nil })
   end

@@ -123,7 +123,7 @@ end
 ---@param action table? of audit.new
 ---@return integer
 local function change(self, lock, ids, act, action)
-  local part <close> = audit.part(action)
+  local part <close> = audit.part(action) -- luacheck: ignore 211
   return (must(failure.transaction(self.handle, change_free, self, lock, ids, act)))
 end
 
@@ -397,11 +397,11 @@ end
 --- Changes the settings of a known table: handle, name, and `given`, checked as TUNE.
 ---@type fun(handle: userdata, name: string, given: {rate: number?}): true|nil, string?, string?
 admin.tune = caught(function(handle, name, given)
-  local row, rate = find(handle, name), given.rate
-  if not rate then return true end
-  local what = ("table %s: %s"):format(name, rate > 0 and units.number(rate) .. " rows a second" or "no limit of rows")
+  local row, pace = find(handle, name), given.rate
+  if not pace then return true end
+  local what = ("table %s: %s"):format(name, pace > 0 and units.number(pace) .. " rows a second" or "no limit of rows")
   must(audit.once(handle, "tune", what, function()
-    return handle:execute("@source_tune", rate > 0 and rate or core.null, row.id)
+    return handle:execute("@source_tune", pace > 0 and pace or core.null, row.id)
   end))
   return true
 end)

@@ -208,10 +208,12 @@ ns_status ns_db_list_change(ns_db *db, ns_sql sql, const ns_value *first, ns_buf
 ** then); it sets 'done' when that commit turns out to have happened. It may be true from the
 ** start: the earlier try was an earlier call. Inside a transaction of the caller 'run' simply
 ** joins it, once. It sets 'jobs' when this try has changed something that the audit is to have: to
-** the number of jobs. It is negative before. With 'looks', 'run' only reads until it has called ns_db_begun, so its first
-** statement goes out together with the BEGIN. 'ahead' (may be NULL) sends, behind the COMMIT,
-** the question that is to be read after it; best effort. With 'once', the work is not repeated
-** after 1213, 1205 and 1020: it is BUSY.
+** the number of jobs. It is negative before.
+**
+** With 'looks', 'run' only reads until it has called ns_db_begun, so its first statement goes out
+** together with the BEGIN. 'ahead' (may be NULL) sends, behind the COMMIT, the question that is to
+** be read after it; best effort. With 'once', the work is not repeated after 1213, 1205 and 1020:
+** it is BUSY.
 */
 typedef struct ns_tx {
   ns_status (*run)(ns_db *db, struct ns_tx *tx, ns_err *err);
