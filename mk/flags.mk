@@ -15,17 +15,19 @@ JANSSON_LIBS   ?= $(shell $(PKG) --libs jansson 2>/dev/null)
 UV_LIBS        ?= $(shell $(PKG) --libs libuv 2>/dev/null)
 # For `work --http`; where it is missing the program is built without that.
 MHD_LIBS       ?= $(shell $(PKG) --libs libmicrohttpd 2>/dev/null)
+# For `top`; the same.
+CURSES_LIBS    ?= $(shell $(PKG) --libs ncursesw 2>/dev/null)
 
 # `make DEBUG=1` builds with asserts, tiny first buffers and little optimisation;
 # SAN=address,undefined (or thread) adds sanitizers. Each has its own folder:
 # O=build/asan make SAN=address,undefined
 ifdef DEBUG
-OPT := -Og -g3 -DNS_DEBUG -fno-omit-frame-pointer
+OPT := -Og -g -DNS_DEBUG -fno-omit-frame-pointer
 else
 OPT := -O2 -g
 endif
 ifdef SAN
-OPT := -O1 -g3 -DNS_DEBUG -fno-omit-frame-pointer -fsanitize=$(SAN) \
+OPT := -O1 -g -DNS_DEBUG -fno-omit-frame-pointer -fsanitize=$(SAN) \
        -fno-sanitize-recover=all
 HARDEN :=
 endif

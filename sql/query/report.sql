@@ -106,6 +106,17 @@ FROM ((SELECT DISTINCT job_id FROM nightshift_edge LIMIT ?)
 STRAIGHT_JOIN nightshift_job j ON j.id = e.job_id AND j.unmet > 0
 GROUP BY j.queue_id
 
+-- name: report_ended
+-- Jobs of an outcome that ended since an instant, by queue, and the oldest of their ends: of the
+-- last ones, up to a number. Params: outcome, µs, how many are looked at. Index: outcome, a range,
+-- backwards, index only; queue PRIMARY. Locks: none.
+SELECT q.name AS queue, COUNT(*) AS n, MIN(v.finished_at) AS oldest
+FROM (SELECT queue_id, finished_at FROM nightshift_finished FORCE INDEX (outcome)
+      WHERE outcome = ? AND finished_at >= ?
+      ORDER BY finished_at DESC LIMIT ?) v
+STRAIGHT_JOIN nightshift_queue q FORCE INDEX (PRIMARY) ON q.id = v.queue_id
+GROUP BY q.id
+
 -- name: report_errors_dead
 -- Kinds of errors of dead jobs, among the last that ended since an instant. Params: µs, how many
 -- are looked at, queue id or NULL twice, name or NULL twice. Index: outcome (outcome, finished_at),
@@ -325,7 +336,7 @@ ORDER BY r.queue_id, r.rank, r.ready_at, r.job_id LIMIT ?
 -- none.
 SELECT j.id, q.name AS queue, j.name, 'running' AS state,
        {listed_columns}, c.claimed, c.holder,
-       r.started, r.touched, r.progress, r.status
+       r.worker, r.started, r.touched, r.progress, r.status
 FROM (SELECT t.id, t.run, l.claimed, l.holder
       FROM (SELECT claimed, holder, jobs FROM nightshift_lease ORDER BY claimed, id LIMIT {end}) l
       STRAIGHT_JOIN JSON_TABLE(l.jobs, {tokens}) t LIMIT ?) c

@@ -43,6 +43,7 @@ help.EXAMPLES = {
   signal = { [[signal 4711 '{"by": "anna"}' --name approved]] },
   deadline = { "deadline 4711 2h", "deadline 4711 never --tree" },
   status = { "status", "status --json" },
+  top = { "top", "top --every 5s" },
   pause = { "pause mail", "pause --name email.send", "pause 4711", "pause --all" },
   resume = { "resume mail", "resume --all" },
   ["remove-queue"] = { "remove-queue old" },
@@ -82,7 +83,7 @@ end
 
 -- Words of other programs for our commands.
 local COMMANDS <const> = {
-  list = "jobs", ls = "jobs", ps = "status", top = "status", stats = "status", queues = "status", info = "show",
+  list = "jobs", ls = "jobs", ps = "status", watch = "top", stats = "status", queues = "status", info = "show",
   get = "show", worker = "work", start = "work", serve = "work", enqueue = "push", add = "push", put = "push",
   submit = "push", kill = "cancel", stop = "cancel", rm = "delete", requeue = "retry", purge = "prune",
   cleanup = "prune", reprioritize = "reprioritise", priority = "reprioritise", cron = "schedules", setup = "init",

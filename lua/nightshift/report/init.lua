@@ -416,6 +416,29 @@ local function count_queues(handle, now, bare)
   return rows
 end
 
+report.queues = count_queues
+
+local ENDED_LOOK = 5000 -- ended jobs that a look at how fast they end reads
+
+--- Jobs a second that have ended with an outcome within a span, in all and by queue.
+---@param handle userdata core handle
+---@param outcome "done"|"dead"|"cancelled"
+---@param now integer the server's clock, µs
+---@param span integer µs
+---@return number? rate
+---@return table<string, number>|string by_queue
+---@return string? code
+function report.rates(handle, outcome, now, span)
+  local rows, message, code = handle:execute("@report_ended", outcome, now - span, ENDED_LOOK)
+  if not rows then return nil, message, code end
+  local n, oldest = 0, now
+  for _, row in ipairs(rows) do n, oldest = n + row.n, math.min(oldest, row.oldest) end
+  local seconds = (n < ENDED_LOOK and span or math.max(1, now - oldest)) / 1000000
+  local by_queue = {}
+  for _, row in ipairs(rows) do by_queue[row.queue] = row.n / seconds end
+  return n / seconds, by_queue
+end
+
 --- Everything db:stats shows.
 ---@param handle userdata core handle
 function report.stats(handle)
