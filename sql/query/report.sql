@@ -19,6 +19,14 @@ FROM nightshift_attempt f
 WHERE f.job_id = ? AND f.kind <> 'printed'
 ORDER BY f.run
 
+-- name: report_audit
+-- Actions of people, the newest first. Params: µs since 1970 twice, verb twice, id twice: NULL for
+-- any; limit. Index: audit PRIMARY backwards, or at. Locks: none.
+SELECT a.id, a.at, a.verb, a.what, a.job, a.jobs, a.account, a.host, a.pid, a.via
+FROM nightshift_audit a
+WHERE (? IS NULL OR a.at >= ?) AND (? IS NULL OR a.verb = ?) AND (? IS NULL OR a.id < ?)
+ORDER BY a.id DESC LIMIT ?
+
 -- name: report_counts_awaiting
 -- Jobs parked for a signal, among the last ones of scheduled. Params: how many are looked
 -- at. Index: scheduled PRIMARY, backwards; job PRIMARY.

@@ -47,6 +47,7 @@ help.EXAMPLES = {
   pause = { "pause mail", "pause --name email.send", "pause 4711", "pause --all" },
   resume = { "resume mail", "resume --all" },
   ["remove-queue"] = { "remove-queue old" },
+  audit = { "audit", "audit --since 1d --verb cancel --json" },
   tune = { "tune --host web1 --workers 8", "tune orders --rate 100" },
   rescue = { "rescue --wait 5s" },
   schedules = { "schedules", "schedules pause report.daily", "schedules run report.daily" },
@@ -88,7 +89,7 @@ local COMMANDS <const> = {
   submit = "push", kill = "cancel", stop = "cancel", rm = "delete", requeue = "retry", purge = "prune",
   cleanup = "prune", reprioritize = "reprioritise", priority = "reprioritise", cron = "schedules", setup = "init",
   ui = "web", dashboard = "web", page = "web", install = "init", upgrade = "migrate", check = "doctor", test = "run",
-  exec = "run", rename = "move",
+  exec = "run", rename = "move", log = "audit", history = "audit",
 }
 local STATES <const> = {
   failed = "dead", error = "dead", queued = "ready", pending = "ready", open = "ready", active = "running",

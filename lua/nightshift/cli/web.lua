@@ -72,6 +72,7 @@ end
 function web.commands.web(args)
   local pages, token, prefix = load_pages(), read_token(args.token_file), check_prefix(args.prefix)
   local db <close> = context.connect(args, { read_timeout = READ_TIMEOUT, connect_timeout = CONNECT_TIMEOUT })
+  db._handle:act_as "page"
   local server, address = listen(args, token)
   context.complain("the pages are at http://%s%s/", address, prefix)
   pages.serve { server = server, db = db, token = token, prefix = prefix, hosts = args.host or {},

@@ -566,6 +566,33 @@ function report.open(connection, host)
   return setmetatable({ db = db, handle = db._handle, host = host }, figures)
 end
 
+local ACTIONS <const> = 100 -- rows of the audit, unless told
+
+--- The options of db:audit.
+report.AUDIT = {
+  since = filter.CONDITIONS.since,
+  verb = options.typed "string",
+  before = options.integer(1, math.maxinteger),
+  limit = options.integer(1, 100000),
+}
+
+--- Actions of people, the newest first.
+---@param handle userdata core handle
+---@param given table checked
+---@return table[]|nil
+---@return string? message
+---@return string? code
+function report.audit(handle, given)
+  local null, since = core.null, given.since and given.since.at
+  if given.since and not since then
+    local now, message, code = handle:now()
+    if not now then return nil, message, code end
+    since = now - given.since.ago
+  end
+  local at, verb, before = since or null, given.verb or null, given.before or null
+  return units.rows(handle:execute("@report_audit", at, at, verb, verb, before, before, given.limit or ACTIONS))
+end
+
 --- Slots that are held, by name.
 function report.slots(handle)
   return units.rows(handle:execute "@report_slots")
