@@ -220,7 +220,7 @@ end
 --- How many jobs the filter holds for.
 ---@param handle userdata core handle
 ---@param name string of the verb
----@param given table checked by `read`
+---@param given table checked by `read`; `told` as of `run`. A table with a message that it raises is the failure
 ---@return integer|nil
 ---@return string? message
 ---@return string? code
@@ -229,7 +229,10 @@ function many.count(handle, name, given)
   local wanted, message, code = filter.bind(handle, given)
   if not wanted then return wanted == false and 0 or nil, message, code end
   local ok
-  ok, message, code = run(handle, name, given, wanted, function(_, rows) n = n + #rows end)
+  ok, message, code = run(handle, name, given, wanted, function(_, rows)
+    n = n + #rows
+    if given.told then given.told(n) end
+  end)
   if not ok then return nil, message, code end
   return n
 end
@@ -295,9 +298,13 @@ local function one_by_one(handle, name, given, state, wanted, ids)
 end
 
 --- Does a verb to all jobs of a filter, batch after batch.
+--
+-- `told` gets the number found so far, behind each batch, and behind each page without any. No
+-- transaction is open then, so it may yield: a walk can be done in slices. `batch`: at most so many
+-- jobs in one.
 ---@param handle userdata core handle
 ---@param name string
----@param given table checked by `read`; `told`, if it is there, gets the number found so far
+---@param given table checked by `read`; `told` and `batch` may be added
 ---@return {found: integer, changed: integer, refused: integer}|nil counts refused: their unique key is another's
 ---@return string? message
 ---@return string? code
@@ -311,7 +318,8 @@ function many.run(handle, name, given)
   local verb, argument
   verb, argument, code = verb_of(handle, name, given)
   if not verb then return nil, argument, code end
-  local size = given.rate and math.tointeger(math.max(1, math.min(BATCH, given.rate // SLICES))) or BATCH
+  local size = math.min(BATCH, given.batch or BATCH)
+  if given.rate then size = math.tointeger(math.max(1, math.min(size, given.rate // SLICES))) end
   local function change(state, ids, from, to)
     if given.rate then keep_pace(began, counts.found, given.rate) end
     local changed, refused, trouble
@@ -334,6 +342,7 @@ function many.run(handle, name, given)
       local ids, from, to = batch_of(rows, first, math.min(first + size - 1, #rows))
       change(state, ids, in_lane and from or 0, in_lane and to or 0)
     end
+    if #rows == 0 and given.told then given.told(counts.found) end
   end)
   if ok then return counts end
   if counts.changed > 0 then message = ("%s; %d jobs were changed before"):format(message, counts.changed) end
