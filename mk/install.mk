@@ -67,7 +67,7 @@ Priority: optional
 Architecture: $(ARCH)
 Maintainer: the Nightshift authors <root@localhost>
 Depends: @DEPENDS@, lua-argparse, passwd
-Recommends: lua5.4, tzdata
+Recommends: lua5.4, lua-penlight, tzdata
 Suggests: mariadb-server, mariadb-server-core, mariadb-client-core
 Description: durable background jobs for Lua on MariaDB
  A C library pushes jobs into MariaDB tables and claims them. A host program runs

@@ -483,6 +483,16 @@ WHERE (outcome = 'done' AND finished_at < ?)
    OR (outcome = 'dead' AND finished_at < ?) OR (outcome = 'cancelled' AND finished_at < ?)
 GROUP BY outcome
 
+-- name: report_rates
+-- Jobs that have ended in each queue in the last whole minutes that hosts have told. Params: how many
+-- minutes. Index: PRIMARY of minute, a range; queue PRIMARY. Locks: none.
+SELECT q.name AS queue, CAST(SUM(m.done + m.dead + m.cancelled) AS SIGNED) AS ended
+FROM (SELECT queue_id, done, dead, cancelled FROM nightshift_minute FORCE INDEX (PRIMARY)
+      WHERE minutes = 1 AND at >= ({now} - 15000000) DIV 60000000 * 60000000 - ? * 60000000
+        AND queue_id > 0) m
+STRAIGHT_JOIN nightshift_queue q ON q.id = m.queue_id
+GROUP BY q.name
+
 -- name: report_reload
 -- Hosts that are not known dead, with the outcome of the last reading of their scripts. age: µs
 -- since they registered; silent: µs since their last beat. Index: small tables; PRIMARY of
@@ -515,6 +525,11 @@ LEFT JOIN nightshift_holder h ON h.id = r.holder
 WHERE ? IS NULL OR r.job_id = ?
 ORDER BY r.started, r.job_id LIMIT ?
 
+-- name: report_schedules_failed
+-- Schedules with jobs that could not be pushed, and why. Params: limit. Index: small table.
+-- Locks: none.
+SELECT name, error FROM nightshift_schedule WHERE error IS NOT NULL ORDER BY name LIMIT ?
+
 -- name: report_schema
 -- The version of the tables. Index: meta PRIMARY. Locks: none.
 SELECT value FROM nightshift_meta WHERE name = 'schema'
@@ -530,6 +545,29 @@ WHERE (h.id IS NOT NULL AND h.dead IS NULL)
 -- name: report_server
 -- The server's version and the database. Locks: none.
 SELECT VERSION() AS version, DATABASE() AS db
+
+-- name: report_sign
+-- A text that is another one when jobs, hosts or settings have changed, but for changes that leave
+-- all of its numbers as they were. Params: none. Index: PRIMARY of job, lease and scheduled, one row
+-- each; outcome, the last of each; small tables, whole. Locks: none.
+SELECT CONCAT_WS(' ',
+  (SELECT MAX(id) FROM nightshift_job),
+  (SELECT CONCAT(MAX(id), ':', MIN(id)) FROM nightshift_lease),
+  (SELECT CONCAT(job_id, ':', run) FROM nightshift_scheduled ORDER BY run_at, job_id LIMIT 1),
+  (SELECT MAX(run_at) FROM nightshift_scheduled),
+  (SELECT MAX(finished_at) FROM nightshift_finished WHERE outcome = 'done'),
+  (SELECT MAX(finished_at) FROM nightshift_finished WHERE outcome = 'dead'),
+  (SELECT MAX(finished_at) FROM nightshift_finished WHERE outcome = 'cancelled'),
+  (SELECT CONCAT(COUNT(*), ':', SUM(paused), ':', SUM(removed)) FROM nightshift_queue),
+  {paused_mark}, {all_paused},
+  (SELECT CONCAT(COUNT(*), ':', MAX(id)) FROM nightshift_pause),
+  (SELECT CONCAT(COUNT(*), ':', MAX(touched)) FROM nightshift_running),
+  (SELECT SUM(CRC32(CONCAT_WS(' ', id, dead, workers, busy, leaving, loads, old_scripts)))
+   FROM nightshift_holder),
+  (SELECT SUM(CRC32(CONCAT_WS(' ', holder, wanted, tuned, load_error))) FROM nightshift_served),
+  (SELECT SUM(CRC32(CONCAT_WS(' ', name, next_at, paused, skipped, error)))
+   FROM nightshift_schedule),
+  (SELECT SUM(CRC32(CONCAT_WS(' ', tab, rate))) FROM nightshift_source)) AS sign
 
 -- name: report_slots
 -- Slots that are held; rows with an owner that is gone are free ones and left out.

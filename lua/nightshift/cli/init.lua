@@ -19,7 +19,8 @@ local MODULES <const> = {
   { "jobs", "jobs", "errors", "show", "why", "wait", "retry", "cancel", "delete", "update", "run-now", "reprioritise",
     "move", "signal" },
   { "tree", "deadline" }, { "queues", "status", "rescue", "tune", "pause", "resume", "remove-queue" },
-  { "schedules", "schedules" }, { "run", "run" }, { "config", "config" }, { "help", "help", "completion" },
+  { "schedules", "schedules" }, { "web", "web" }, { "run", "run" }, { "config", "config" },
+  { "help", "help", "completion" },
 }
 
 --- The module of each command, by name.
