@@ -208,9 +208,11 @@ local function load(context, request)
   if not ok then return nil, message, code end
   kinds, message, code = db:errors { since = "1h", look = LOOKED, limit = KINDS }
   if not kinds then return nil, message, code end
-  return { stats = stats, now = stats.now, list = attention(stats, #live, tables, schedules), tiles = totals(stats), hosts = live,
+  return {
+    stats = stats, list = attention(stats, #live, tables, schedules), tiles = totals(stats), hosts = live,
     charts = draw(rows, span), spans = SPANS, span = span, rows = queues.rows, kinds = kinds,
-    first_line = function(text) return layout.cut(text:match "[^\n]*", TEXT) end }
+    first_line = function(text) return layout.cut(text:match "[^\n]*", TEXT) end,
+  }
 end
 
 local BODY <const> = [[
