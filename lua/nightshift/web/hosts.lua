@@ -8,6 +8,7 @@ local report = require "nightshift.report"
 local versions = require "nightshift.versions"
 
 local SHOWN <const> = 200 -- running jobs
+local NAMED <const> = 5 -- names without a host
 local GLANCE <const> = 2000 -- ready jobs that are looked at for names that no host has
 local ANSWER <const> = 1 -- seconds that a host has to say what it has done
 local CHILDREN <const> = 256 -- processes of a host that are looked at
@@ -39,9 +40,10 @@ local function memory_of(row, machine)
   return sum
 end
 
---- "4, 2 busy, 1 leaving".
+--- "4, 2 busy, 1 leaving"; "0 of 4, 0 busy": it is to have others.
 local function workers_of(row)
-  local text = ("%d, %d busy"):format(row.workers, row.busy)
+  local of = row.wanted and row.wanted ~= row.workers and (" of %d"):format(row.wanted) or ""
+  local text = ("%d%s, %d busy"):format(row.workers, of, row.busy)
   return row.leaving > 0 and ("%s, %d leaving"):format(text, row.leaving) or text
 end
 
@@ -81,7 +83,8 @@ local function load(context)
     data.by_host[row.holder] = data.by_host[row.holder] or {}
     table.insert(data.by_host[row.holder], row)
   end
-  for i, row in ipairs(left) do data.unserved[i] = hosts.unserved_text(row) end
+  for i = 1, math.min(#left, NAMED) do data.unserved[i] = hosts.unserved_text(left[i]) end
+  data.more_unserved = #left > NAMED
   return data
 end
 
@@ -106,6 +109,9 @@ $(h.empty("No host is there, so no job is run. Start one with a file of handlers
 # end
 # for _, text in ipairs(unserved) do
 <p class="error">No live host has a handler for $(text)</p>
+# end
+# if more_unserved then
+<p class="error">There are more such names. See $(h.link("/", nil, "the overview"))</p>
 # end
 # for _, row in ipairs(hosts) do
 <section class="panel host" aria-labelledby="host-$(row.id)">

@@ -20,7 +20,7 @@ local SIZES <const> = { 25, 50, 100, 200 } -- rows of a page
 local ROWS <const> = 50
 local COUNTING <const>, COUNTING_ON <const> = 0.03, 0.8 -- seconds, and when more is asked for
 local TOLD <const> = 3 -- failures of ticked jobs that are told
-local SINGLE <const> = 100 -- jobs of a batch, where each is a transaction
+local SINGLE <const> = 25 -- jobs of a batch, where each is a transaction
 
 local function set(...)
   local found = {}
@@ -223,7 +223,7 @@ end
 local function load(context, request)
   local query = request.query
   local given, message = filter_of(query)
-  local data = { heading = "Jobs", query = query, given = given or {}, states = STATES, sizes = SIZES, rows = {},
+  local data = { heading = "Jobs", query = query, given = given or query, states = STATES, sizes = SIZES, rows = {},
     size = whole(text_of(query, "limit")) or ROWS, readonly = context.readonly, when = when, note = note, with = with }
   if not given then
     data.trouble = message
@@ -294,9 +294,10 @@ function actions.begin(context, request)
   local form = request.form
   local verb = VERBS[form.verb]
   if not verb or not verb.core then return nil, "there is no such action on the jobs of a filter", "INVALID" end
-  local given, message, needs = filter_of(form)
+  local given, message = filter_of(form)
   if not given then return nil, message, "INVALID" end
   if next(given) == nil then return nil, "an action on many jobs wants a filter", "INVALID" end
+  local needs
   needs, message = needs_of(verb, form)
   if not needs then return nil, message, "INVALID" end
   local asked, values = given, nil
@@ -522,17 +523,19 @@ href="$(h.url("/jobs", with(given, { verb = verb.key })))">$(verb.label)…</a>
 # if why then
 <p>The first of them: $(why)</p>
 # end
-# if #rows > 0 then
+# if #rows > 0 and not readonly then
 <form method="post" action="$(h.url("/jobs/ticked"))">
 $(h.csrf())
 # for key, value in pairs(given) do
 <input type="hidden" name="$(key)" value="$(value)">
 # end
+# end
+# if #rows > 0 then
 ]==] .. ROWS_OF .. [==[
 # if not readonly then
 ]==] .. TICKED .. [==[
-# end
 </form>
+# end
 # end
 # if next_page or first then
 <nav class="pager" aria-label="Pages">
