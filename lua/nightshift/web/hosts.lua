@@ -155,12 +155,12 @@ type="number" min="1" max="20000" required value="$(row.wanted or row.workers)">
 <div data-live="jobs-$(row.id)">
 # if list then
 <div class="scroll" tabindex="0" role="region" aria-label="Jobs that it runs"><table class="table cards">
-<thead><tr><th scope="col" class="number">Worker</th><th scope="col" class="number">Job</th><th scope="col">Name</th>
+<thead><tr><th scope="col" class="number">Process</th><th scope="col" class="number">Job</th><th scope="col">Name</th>
 <th scope="col">Queue</th><th scope="col" class="number">Runs for</th><th scope="col">Progress</th></tr></thead>
 <tbody>
 # for _, job in ipairs(list) do
 <tr data-row>
-<td class="number" data-label="Worker">$(job.worker or "–")</td>
+<td class="number" data-label="Process">$(job.worker or "–")</td>
 <td class="number" data-label="Job">$(h.job(job.id))</td>
 <td data-label="Name">$(job.name)</td>
 <td data-label="Queue">$(h.queue(job.queue))</td>

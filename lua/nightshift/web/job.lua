@@ -42,7 +42,7 @@ local function present_run(handle, info, fact)
   if info.state ~= "running" then return nil end
   local row = must(report.running(handle, 1, info.id))[1] or {}
   return { run = info.run, word = "is running", state = "running", host = row.host or fact.host,
-    pid = row.pid or fact.pid, worker = row.worker, started = row.started or fact.since, progress = row.progress,
+    pid = row.worker or row.pid or fact.pid, started = row.started or fact.since, progress = row.progress,
     status = row.status, live = true }
 end
 
@@ -67,6 +67,12 @@ local function runs_of(handle, info, fact)
       seconds = row.started and row.ended - row.started, error = row.error, log = row.log }
   end
   return list, #attempts > RUNS
+end
+
+--- "on web1, process 12, worker 3": as much as is known.
+local function place_of(run)
+  return (run.host and ("on %s, process %d"):format(run.host, run.pid or 0) or "")
+    .. (run.worker and (", worker %d"):format(run.worker) or "")
 end
 
 --- Jobs by their ids, each with its state; and whether there are more.
@@ -101,6 +107,7 @@ local function read(context, id, data)
   local why, fact = must(context.db:why(id))
   data.job, data.why, data.heading = info, why, ("Job %d"):format(id)
   data.may, data.ended = may_of(info), ENDED[info.state]
+  data.place_of = place_of
   data.runs, data.more_runs = runs_of(handle, info, fact)
   data.parents, data.more_parents = must(tree.parents(handle, info.parent, ABOVE))
   data.after, data.more_after = briefs(handle, info.after)
@@ -357,13 +364,7 @@ ended $(h.time(run.ended))
 # if run.seconds then
 after $(h.seconds(run.seconds))
 # end
-# if run.host then
-on <b>$(run.host)</b>, process $(run.pid)
-# end
-# if run.worker then
-, worker $(run.worker)
-# end
-</p>
+$(place_of(run))</p>
 # if run.progress or run.status then
 <p>$(run.progress and ("%d%%"):format(run.progress * 100 // 1) or "") $(run.status)</p>
 # end

@@ -29,7 +29,6 @@ local function set(...)
 end
 
 local LIVE <const> = set("running", "ready", "scheduled", "waiting")
-local WAITS <const> = set("ready", "scheduled", "waiting")
 
 --- What can be done. `states`: to which jobs; `default`: to which of a filter without a state; `core`:
 -- the verb of many.lua; `field`: what it needs to know; `done`: of jobs; `label`: of the button.
@@ -238,8 +237,6 @@ local function load(context, request)
     data.next_page = with(given, { after = tostring(more.after), limit = size })
     data.looked = more.looked
   end
-  local head = data.rows[1]
-  if head and WAITS[given.state] then data.why = context.db:why(head.id) end
   data.first = text_of(query, "after") and with(given, { limit = text_of(query, "limit") or "" })
   return data
 end
@@ -519,9 +516,6 @@ $(h.empty("There are no jobs yet. Push the first one:",
 href="$(h.url("/jobs", with(given, { verb = verb.key })))">$(verb.label)…</a>
 # end
 </nav>
-# end
-# if why then
-<p>The first of them: $(why)</p>
 # end
 # if #rows > 0 and not readonly then
 <form method="post" action="$(h.url("/jobs/ticked"))">
