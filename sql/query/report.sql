@@ -614,6 +614,15 @@ FROM nightshift_attempt
 WHERE job_id = ? AND kind <> 'printed'
 ORDER BY run DESC LIMIT 1
 
+-- name: report_why_busy
+-- How many jobs a holder has, up to so many. Params: holder, how many. Index: key holder of lease,
+-- job PRIMARY. Locks: none.
+SELECT COUNT(*) AS n
+FROM (SELECT 1 FROM nightshift_lease l
+      STRAIGHT_JOIN JSON_TABLE(l.jobs, {tokens}) c
+      STRAIGHT_JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = c.id AND j.run = c.run
+      WHERE l.holder = ? LIMIT ?) x
+
 -- name: report_why_children
 -- The first children that live. Params: job id, the most children to look at,
 -- limit. Index: child PRIMARY, a range; job PRIMARY. Locks: none.
@@ -663,14 +672,10 @@ WHERE l.holder = ?
 GROUP BY q.name
 
 -- name: report_why_hosts
--- Live holders, with their handlers and the number of jobs they hold. Params: none. Index: all
--- holders, they are few; PRIMARY of served, key holder of lease, job PRIMARY. Locks: none.
+-- Live holders, with their handlers. Params: none. Index: all holders, they are few; PRIMARY of
+-- served. Locks: none.
 SELECT h.id, h.kind, h.host, h.pid, s.workers, s.queues, s.handlers, s.reserves, {now} - h.beat AS silent,
-  IS_FREE_LOCK(CONCAT('nightshift:', {here}, ':', h.id)) AS free,
-  (SELECT COUNT(*) FROM nightshift_lease l
-   STRAIGHT_JOIN JSON_TABLE(l.jobs, {tokens}) c
-   STRAIGHT_JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = c.id AND j.run = c.run
-   WHERE l.holder = h.id) AS held
+  IS_FREE_LOCK(CONCAT('nightshift:', {here}, ':', h.id)) AS free
 FROM nightshift_holder h
 LEFT JOIN nightshift_served s ON s.holder = h.id
 WHERE h.dead IS NULL

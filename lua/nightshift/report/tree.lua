@@ -1,8 +1,8 @@
---- A job and all jobs below it, read for a drawing: of each job only its first children, and of the
--- others how many there are in which state.
+--- A job and all jobs below it, read for a drawing. Of each job the first children are read, and
+-- the rest are counted by state.
 --
--- Invariant: a reading is bounded by its levels and, where that is asked for, by its jobs. What was
--- not read any more is marked: a job that has `inner` has children which are not shown.
+-- Invariant: a reading is bounded by its levels and, where that is asked for, by its jobs. A job
+-- with `inner` has children that were not read.
 
 local tree = {}
 

@@ -1,5 +1,5 @@
---- The page of adopted tables: their rows by state, who serves them, what to do next, and the actions
--- on them. Long ones are runs: see runs.lua.
+--- The page of adopted tables: their rows by state, their hosts, next steps, and the actions on them.
+-- Long ones are runs: see runs.lua.
 --
 -- Invariant: counts go to COUNTED and no further, and say so.
 
@@ -7,11 +7,12 @@ local admin = require "nightshift.source.admin"
 local layout = require "nightshift.web.layout"
 local options = require "nightshift.options"
 local runs = require "nightshift.web.runs"
+local units = require "nightshift.units"
 
 local COUNTED <const> = 10000
 local STATES <const> = { "ready", "waiting", "running", "done", "dead" }
 
---- What a person may do next about a table, in sentences.
+--- The next steps of a person about a table, in sentences.
 local function steps_of(row)
   local list = {}
   if row.error then list[#list + 1] = "Its rows cannot be read: " .. row.error end
@@ -37,7 +38,7 @@ local function count_of(row, state, h)
   return counts and h.atleast(counts[state], counts.approximate and counts.approximate[state]) or "–"
 end
 
---- One table with what costs more to know: the index that it lacks, and its mapping.
+--- One table with facts that cost more: the index that it lacks, and its mapping.
 local function detail(context, data, name)
   for _, row in ipairs(data.rows) do
     if row.table == name then
@@ -116,7 +117,7 @@ function actions.tune(context, request)
   local ok
   ok, message, code = admin.tune(context.db._handle, name, { rate = rate })
   if not ok then return nil, message, code end
-  return { said = rate == 0 and name .. " has no limit." or ("%s: %g rows a second."):format(name, rate),
+  return { said = rate == 0 and name .. " has no limit." or ("%s: %s rows a second."):format(name, units.number(rate)),
     to = back(name) }
 end
 

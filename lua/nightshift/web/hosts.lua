@@ -1,7 +1,7 @@
 --- The page of hosts: their workers, scripts and memory, the jobs that they run, and programs that
 -- claim by themselves. Its action is the number of a host's workers.
 --
--- Memory is known of hosts on the machine of this page alone: it is what /proc says.
+-- Memory is read in /proc, so it is known of hosts on the machine of this page alone.
 
 local hosts = require "nightshift.report.hosts"
 local report = require "nightshift.report"

@@ -1,7 +1,7 @@
---- The page of one job: what it is and why it does not run, its runs, its tree, and what can be done.
+--- The page of one job: its state and why it does not run, its runs, its tree, and its actions.
 --
--- Invariant: all of it is bounded: the last RUNS runs with so much of each text, so many jobs of the
--- tree and of those that it waits for.
+-- Invariant: all of it is bounded: the last RUNS runs with so much of each text, and so many other
+-- jobs, of the tree and besides.
 
 local core = require "nightshift.core"
 local layout = require "nightshift.web.layout"
@@ -131,7 +131,8 @@ end
 
 -- -------------------------------------------------------------------- actions
 
---- An action of one job: its verb, and what is said then. `fn` gives a value, or nil, a message, a code.
+--- An action of one job: the words about its outcome, and its verb, which gives a value; or nil, a
+-- message, a code.
 local function action(said, fn)
   return function(context, request)
     local id = id_of(request)
@@ -184,7 +185,7 @@ local READ <const> = {
   end,
 }
 
---- What a form changes of a job: its fields that are not empty.
+--- The changes of a form: its fields that are not empty.
 local function changes_of(form)
   local given = {}
   for key, read_field in pairs(READ) do

@@ -1,9 +1,9 @@
 --- The page of jobs: a list by a filter, actions on ticked jobs and on all of the filter.
 --
--- An action on a filter is first a page that counts what it would be done to. Its form begins a
+-- An action on a filter is first a page that counts these jobs. Its form begins a
 -- run, which is done in slices: see runs.lua. Ticked jobs are done at once, one after the other.
 --
--- Invariant: the list is db:jobs, so it goes by key, and what it costs does not depend on the
+-- Invariant: the list is db:jobs, so it goes by key, and its cost does not depend on the
 -- history. A count stops after COUNTING seconds, and says so.
 
 local core = require "nightshift.core"
@@ -30,8 +30,9 @@ end
 
 local LIVE <const> = set("running", "ready", "scheduled", "waiting")
 
---- What can be done. `states`: to which jobs; `default`: to which of a filter without a state; `core`:
--- the verb of many.lua; `field`: what it needs to know; `done`: of jobs; `label`: of the button.
+--- The verbs. `states`: of jobs that it is for. `default`: the states of a filter without one. `core`:
+-- the verb of many.lua. `field`: of the form, a value that it needs. `done` is said of jobs, and
+-- `label` is on the button.
 local VERBS <const> = {
   retry = { label = "Run again", core = "retry", states = filter.ENDED, default = "dead", done = "will run again",
     about = "They get fresh attempts and the payload that they have." },
@@ -119,7 +120,7 @@ end
 
 -- ---------------------------------------------------------------------- list
 
---- When a job was or will be what it is: a word, and an instant.
+--- The instant that matters in the state of a job, with its word.
 local function when(row)
   if row.finished_at then return "ended", row.finished_at end
   if row.state == "scheduled" then return "due", row.due end
@@ -243,7 +244,7 @@ end
 
 -- -------------------------------------------------------------------- actions
 
---- What a verb needs to know, from a form: a table with that field.
+--- The value that a verb needs, from a form: a table with that field.
 ---@return table|nil
 ---@return string? message
 local function needs_of(verb, form)
@@ -273,7 +274,7 @@ local function needs_of(verb, form)
   return { [key] = value }
 end
 
---- A sentence about what a run has done.
+--- A sentence about the outcome of a run.
 local function sentence(verb, counts)
   local said = ("%d job%s %s."):format(counts.changed, counts.changed == 1 and "" or "s", verb.done)
   if counts.refused > 0 then

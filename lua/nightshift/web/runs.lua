@@ -1,10 +1,10 @@
 --- Long actions in slices: a verb on all jobs of a filter, or the drain of an adopted table.
 --
--- A run is a coroutine. What it calls with its progress yields when the slice is over, and no
--- transaction is open there. So no request takes longer than a slice, whatever the number of jobs.
+-- A run is a coroutine. The function that it tells its progress yields when the slice is over, and
+-- no transaction is open there. So no request takes longer than a slice, whatever the number of jobs.
 -- The server gives runs a turn between requests, and the page of a run gives it one, too.
 --
--- Invariant: runs live in this process alone. One that ends with it has done what it has done, and
+-- Invariant: runs live in this process alone. The end of one leaves a part of it done, and
 -- the same action goes on from there.
 
 local core = require "nightshift.core"
@@ -21,7 +21,7 @@ local KEPT <const> = 50 -- runs that are known, ended ones among them
 ---@class nightshift.web.Run
 ---@field id string
 ---@field title string
----@field noun string of what is counted
+---@field noun string "jobs": they are counted
 ---@field total integer? nil: it is not known
 ---@field found integer so far
 ---@field path string of the page to go on with
@@ -60,19 +60,19 @@ local function tidy()
 end
 
 --- Begins a run. A short one is over at once, and its outcome is said on the page `back`.
----@param what {title: string, noun: string, total: integer?, path: string, query: table?, work: fun(told: fun(n:
----integer)): string?, string?, string?} work gives a sentence about what is done; or nil, a message, a code
+---@param given table title, noun, total or nil, path, query of a nightshift.web.Run; work(told) gives
+---a sentence about its outcome, or nil, a message, a code
 ---@return {said: string?, to: string}|nil
 ---@return string? message
 ---@return string? code
-function runs.begin(what)
+function runs.begin(given)
   if tidy() >= ALIVE then
     return nil, ("%d long actions are under way; wait until one of them is over"):format(ALIVE), "BUSY"
   end
-  local run = { id = guard.random(16), title = what.title, noun = what.noun, total = what.total, path = what.path,
-    query = what.query, found = 0 }
+  local run = { id = guard.random(16), title = given.title, noun = given.noun, total = given.total, path = given.path,
+    query = given.query, found = 0 }
   run.thread = coroutine.create(function()
-    return what.work(function(n)
+    return given.work(function(n)
       run.found = n
       if core.clock() >= run.stop then coroutine.yield() end
     end)

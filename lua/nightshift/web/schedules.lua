@@ -1,4 +1,4 @@
---- The page of schedules: recurring jobs with their next ticks and what became of the last job, and
+--- The page of schedules: recurring jobs with their next ticks and the end of the last job, and
 -- the actions on them.
 
 local report = require "nightshift.report"
