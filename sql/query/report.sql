@@ -483,16 +483,6 @@ WHERE (outcome = 'done' AND finished_at < ?)
    OR (outcome = 'dead' AND finished_at < ?) OR (outcome = 'cancelled' AND finished_at < ?)
 GROUP BY outcome
 
--- name: report_rates
--- Jobs that have ended in each queue in the last whole minutes that hosts have told. Params: how many
--- minutes. Index: PRIMARY of minute, a range; queue PRIMARY. Locks: none.
-SELECT q.name AS queue, CAST(SUM(m.done + m.dead + m.cancelled) AS SIGNED) AS ended
-FROM (SELECT queue_id, done, dead, cancelled FROM nightshift_minute FORCE INDEX (PRIMARY)
-      WHERE minutes = 1 AND at >= ({now} - 15000000) DIV 60000000 * 60000000 - ? * 60000000
-        AND queue_id > 0) m
-STRAIGHT_JOIN nightshift_queue q ON q.id = m.queue_id
-GROUP BY q.name
-
 -- name: report_reload
 -- Hosts that are not known dead, with the outcome of the last reading of their scripts. age: µs
 -- since they registered; silent: µs since their last beat. Index: small tables; PRIMARY of

@@ -1,9 +1,9 @@
 --- Who may see the pages and act on them: hosts, origins, the token, sessions, and the policy of a
 -- page.
 --
--- Invariant: a request changes something only if it is a POST that names one of our hosts, comes
--- from a page of ours and carries the number of this process (CSRF). What is compared with a secret
--- is compared in a time that does not depend on how much of it is right.
+-- Invariant: what changes something is a POST to one of our hosts, from a page of ours, with the
+-- number of this process. What is compared with a secret is compared in a time that does not depend
+-- on how much of it is right.
 
 local core = require "nightshift.core"
 

@@ -171,41 +171,35 @@ local STATES <const> = { ready = true, scheduled = true, running = true, waiting
 
 local JSON_MAX <const> = 65536 -- bytes that a page shows of a value
 
---- JSON with a line for each item. `text` is one line of JSON.
-local function pretty(text)
-  local out, depth, at, from = {}, 0, 1, 1
-  local function line(more)
-    depth = depth + more
-    out[#out + 1] = "\n" .. ("  "):rep(depth)
+local ARRAY <const> = getmetatable(core.array {})
+
+--- The keys of a table in their order; nil: it is an array.
+local function keys_of(value)
+  if getmetatable(value) == ARRAY or value[1] ~= nil then return nil end
+  local keys = {}
+  for key in next, value do keys[#keys + 1] = key end
+  table.sort(keys, function(x, y) return tostring(x) < tostring(y) end)
+  return keys
+end
+
+--- Adds the JSON of a value with a line for each item, its keys in their order, until there are
+-- JSON_MAX bytes.
+local function add_json(out, value, indent)
+  local function add(text)
+    out.size = out.size + #text
+    out[#out + 1] = text
   end
-  while at <= #text do
-    local char = text:sub(at, at)
-    if char == '"' then
-      local last = at + 1
-      while text:sub(last, last) ~= '"' and last <= #text do
-        last = last + (text:sub(last, last) == "\\" and 2 or 1)
-      end
-      at = last
-    elseif char:find "[%[{]" and not text:find("^[%]}]", at + 1) then
-      out[#out + 1] = text:sub(from, at)
-      line(1)
-      from = at + 1
-    elseif char:find "[%]}]" and not text:find("^[%[{]", at - 1) then
-      out[#out + 1] = text:sub(from, at - 1)
-      line(-1)
-      from = at
-    elseif char == "," then
-      out[#out + 1] = text:sub(from, at)
-      line(0)
-      from = at + 1
-    elseif char == ":" then
-      out[#out + 1] = text:sub(from, at) .. " "
-      from = at + 1
-    end
-    at = at + 1
+  if type(value) ~= "table" then return add((assert(core.encode(value, math.maxinteger)))) end
+  local keys, inner, n = keys_of(value), indent .. "  ", 0
+  add(keys and "{" or "[")
+  for i, key in ipairs(keys or value) do
+    if out.size > JSON_MAX then break end
+    add(i == 1 and inner or "," .. inner)
+    if keys then add(core.encode(tostring(key)) .. ": ") end
+    add_json(out, value[keys and key or i], inner)
+    n = i
   end
-  out[#out + 1] = text:sub(from)
-  return table.concat(out)
+  add((n > 0 and indent or "") .. (keys and "}" or "]"))
 end
 
 --- Cuts a text at a number of bytes, at the end of a character.
@@ -312,13 +306,11 @@ function layout.helpers(site)
 
   --- A value as indented JSON, without what is redacted, of a bounded length.
   function h.json(value)
-    local text, message = core.encode(site.redact(value), math.maxinteger)
-    if not text then return raw("<pre>" .. escape(message) .. "</pre>") end
-    if #text > JSON_MAX then
-      text = pretty(cut(text, JSON_MAX))
-      return raw(('<pre class="json" tabindex="0">%s\n…</pre>'):format(escape(cut(text, JSON_MAX))))
-    end
-    return raw('<pre class="json" tabindex="0">' .. escape(pretty(text)) .. "</pre>")
+    local out = { size = 0 }
+    add_json(out, site.redact(value), "\n")
+    local text = table.concat(out)
+    local whole = #text <= JSON_MAX
+    return raw(('<pre class="json" tabindex="0">%s%s</pre>'):format(escape(cut(text, JSON_MAX)), whole and "" or "\n…"))
   end
 
   return h

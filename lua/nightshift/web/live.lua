@@ -145,8 +145,8 @@ function Live:wait()
   return math.max(0, self.ticked + EVERY - core.clock())
 end
 
---- server: of host.listen; render(target): the HTML of a page's body, nil: it is gone; sign(): a
--- text that changes with the database, or nil and a message.
+--- server: of host.listen. render(target): the HTML of a page's body; nil: it is gone. sign(): a text
+-- that changes with the database, or nil and a message.
 ---@param given {server: userdata, render: fun(target): string?, sign: fun(): string?, string?}
 function live.new(given)
   return setmetatable({ server = given.server, render = given.render, sign = given.sign, watches = {},

@@ -18,6 +18,7 @@ local BRIEF <const> = 20 -- queues of the overview
 ---@return string? message
 ---@return string? code
 function queues.add_rates(db, rows)
+  if not pcall(require, "nightshift.report.series") then return true end
   local found, message, code = db._handle:execute("@report_rates", MINUTES)
   if not found then return nil, message, code end
   local by_name = {}
