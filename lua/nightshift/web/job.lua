@@ -14,7 +14,7 @@ local TEXT <const> = 16384 -- characters of an error or a log
 local BELOW <const> = { children = 12, depth = 5, jobs = 80 } -- jobs of the tree
 local ABOVE <const> = 8 -- parents
 local NEIGHBOURS <const> = 20 -- jobs that it waits for, and that wait for it
-local EDITED <const> = 65536 -- bytes of a payload that can be edited here
+local EDITED <const> = 65536 -- bytes of a payload that can be edited; layout.pretty gives so many
 
 local ENDED <const> = { done = true, dead = true, cancelled = true }
 local KINDS <const> = { failed = "failed", crashed = "crashed", lost = "was lost with its host" }
@@ -88,8 +88,8 @@ local function editable(context, info)
   local payload = info.payload
   if payload == nil then payload = core.null end
   if not options.same(payload, context.redact(payload)) then return nil end
-  local text = core.encode(payload, math.maxinteger)
-  return text and #text <= EDITED and layout.pretty(text) or nil
+  local text = layout.pretty(payload)
+  return #text <= EDITED and text or nil
 end
 
 --- Which actions there are for a job of this state.

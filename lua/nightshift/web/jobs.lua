@@ -30,9 +30,9 @@ end
 
 local LIVE <const> = set("running", "ready", "scheduled", "waiting")
 
---- The verbs. `states`: of jobs that it is for. `default`: the states of a filter without one. `core`:
--- the verb of many.lua. `field`: of the form, a value that it needs. `done` is said of jobs, and
--- `label` is on the button.
+--- The verbs. `states`: of jobs that it is for. `default`: the states of a filter without one.
+-- `core`: the verb of many.lua. `field`: of the form, a value that it needs. `done` is said of jobs,
+-- and `label` is on the button.
 local VERBS <const> = {
   retry = { label = "Run again", core = "retry", states = filter.ENDED, default = "dead", done = "will run again",
     about = "They get fresh attempts and the payload that they have." },
@@ -185,10 +185,10 @@ local function count(context, verb, given, seconds)
   local ran, checked, message = pcall(many.read, verb.core, with(given, verb.core == "move" and { to = "x" }
     or verb.core == "reprioritise" and { priority = 0 } or {}))
   if not ran or not checked then return nil, ran and message or checked end
-  local n, stop, enough = 0, core.clock() + seconds, {}
+  local n, looks, stop, enough = 0, 0, core.clock() + seconds, {}
   function checked.told(found)
-    n = found
-    if core.clock() > stop then error({ message = enough }, 0) end
+    n, looks = found, looks + 1
+    if looks > 1 and core.clock() > stop then error({ message = enough }, 0) end
   end
   local all, problem = many.count(context.db._handle, verb.core, checked)
   if all then return all, false end

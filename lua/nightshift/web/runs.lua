@@ -1,8 +1,8 @@
 --- Long actions in slices: a verb on all jobs of a filter, or the drain of an adopted table.
 --
 -- A run is a coroutine. The function that it tells its progress yields when the slice is over, and
--- no transaction is open there. So no request takes longer than a slice, whatever the number of jobs.
--- The server gives runs a turn between requests, and the page of a run gives it one, too.
+-- no transaction is open there. So no request takes longer than a slice, whatever the number of
+-- jobs. The server gives runs a turn between requests, and the page of a run gives it one, too.
 --
 -- Invariant: runs live in this process alone. The end of one leaves a part of it done, and
 -- the same action goes on from there.
@@ -59,7 +59,7 @@ local function tidy()
   return alive
 end
 
---- Begins a run. A short one is over at once, and its outcome is said on the page `back`.
+--- Begins a run. A short one is over at once, and its outcome is said on the page of `path`.
 ---@param given table title, noun, total or nil, path, query of a nightshift.web.Run; work(told) gives
 ---a sentence about its outcome, or nil, a message, a code
 ---@return {said: string?, to: string}|nil
