@@ -1,5 +1,5 @@
--- The pages of jobs, one job, errors, schedules, adopted tables and hosts: requests to a real
--- `nightshift web` on a real database, read as a browser gets them.
+-- The pages of jobs, one job, errors, schedules, adopted tables and hosts. Requests go to a real
+-- `nightshift web` on a real database.
 
 local designs = require "spec.support.designs"
 local host = require "spec.support.host"

@@ -1,7 +1,7 @@
 --- The page of one job: its state and why it does not run, its runs, its tree, and its actions.
 --
--- Invariant: all of it is bounded: the last RUNS runs with so much of each text, and so many other
--- jobs, of the tree and besides.
+-- Invariant: all of it is bounded: the last RUNS runs, with so much of each text, and so many other
+-- jobs.
 
 local core = require "nightshift.core"
 local layout = require "nightshift.web.layout"
