@@ -365,11 +365,11 @@ describe("the pages of nightshift web", function()
 
   it("give a page about a fault in a page, and go on", function()
     local broken = true
-    local site = web.site { open = function()
+    local site, said = web.site {}
+    site.db = { _handle = { now = function()
       if broken then error "<b>it burns</b>" end
       return nil, "gone", "GONE"
-    end }
-    local said
+    end } }
     site.complain = function(text) said = text end
     local function get()
       return site:answer { method = "GET", path = "/", query = "", headers = { host = "localhost" }, body = "" }
@@ -394,7 +394,7 @@ describe("the pages of nightshift web", function()
   end)
 
   it("hide the values of some keys", function()
-    local site = web.site { open = error, redact = { "Password", "card" } }
+    local site = web.site { redact = { "Password", "card" } }
     local value = { password = "a1", list = { { card = { n = 1 } }, "open" }, more = nightshift.null }
     local text = layout.escape(site.h.json(value))
     assert.is_nil(text:find("a1", 1, true))
@@ -403,7 +403,7 @@ describe("the pages of nightshift web", function()
   end)
 
   it("write JSON with a line for each item, and bound it", function()
-    local h = web.site { open = error }.h
+    local h = web.site {}.h
     local text = layout.escape(h.json { a = { 1, 2 }, b = nightshift.array {}, c = 'x,{"' })
     local expected = '{\n  "a": [\n    1,\n    2\n  ],\n  "b": [],\n  "c": "x,{\\""\n}</pre>'
     assert.equal(expected, (text:gsub("^<pre[^>]*>", ""):gsub("&quot;", '"')))
@@ -411,7 +411,7 @@ describe("the pages of nightshift web", function()
   end)
 
   it("make URLs of any text", function()
-    local h = web.site { open = error, prefix = "/p" }.h
+    local h = web.site { prefix = "/p" }.h
     assert.equal("/p/jobs?a=%2F%3F%26%3D%20%2B&b=1&b=2", h.url("/jobs", { a = "/?&= +", b = { 1, 2 }, c = "" }))
     assert.equal("/p/jobs/a%2Fb%22", h.url { "jobs", 'a/b"' })
   end)

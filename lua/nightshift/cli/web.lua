@@ -1,7 +1,6 @@
 --- Command web: serves pages about the database to browsers.
 
 local context = require "nightshift.cli.context"
-local nightshift = require "nightshift"
 
 local web = { commands = {} }
 
@@ -70,32 +69,13 @@ local function listen(args, token)
   return server, address
 end
 
---- Opens the database; the pages are served while it is away, too.
-local function opener(args)
-  context.check_place(args)
-  local function open()
-    return nightshift.open { url = args.url, read_timeout = READ_TIMEOUT, connect_timeout = CONNECT_TIMEOUT }
-  end
-  local db, message, code = open()
-  if not db and code ~= "GONE" then
-    context.fail(code == "INVALID" and context.CONFIG or context.exit_of(code), "%s (%s); %s", message, code,
-      context.origin(args))
-  end
-  if not db then context.complain("%s (%s)", message, code) end
-  return function()
-    local first = db
-    db = nil
-    if first then return first end
-    return open()
-  end
-end
-
 function web.commands.web(args)
   local pages, token, prefix = load_pages(), read_token(args.token_file), check_prefix(args.prefix)
-  local open = opener(args)
+  local db <close> = context.connect(args, { read_timeout = READ_TIMEOUT, connect_timeout = CONNECT_TIMEOUT })
+  db._handle:act_as "page"
   local server, address = listen(args, token)
   context.complain("the pages are at http://%s%s/", address, prefix)
-  pages.serve { server = server, open = open, token = token, prefix = prefix, hosts = args.host or {},
+  pages.serve { server = server, db = db, token = token, prefix = prefix, hosts = args.host or {},
     readonly = args.read_only, redact = keys_of(args.redact) }
 end
 

@@ -1,8 +1,8 @@
 --- The style sheet, the script and the icon of the pages.
 --
 -- There is one type scale (12, 14, 16, 20, 28 px), one grid of 8 px, and one palette, in light and
--- dark. Colours of text have a contrast of at least 4.5 to 1. A state is a word with a colour, never a
--- colour alone.
+-- dark. Colours of text have a contrast of at least 4.5 to 1. A state is a word with a colour, never
+-- a colour alone.
 --
 -- Invariant: nothing is fetched from elsewhere. A file's URL has a hash of its text, so that
 -- browsers keep it until it is another.

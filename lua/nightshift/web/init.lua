@@ -111,13 +111,6 @@ Site.__index = Site
 
 --- The database, which is looked at: it answers now.
 function Site:connect()
-  if not self.db then
-    local db, message, code = self.open()
-    if not db then return nil, message, code end
-    self.db = db
-    local place = db._handle:execute "@report_server"
-    self.database = place and place[1] and place[1].db
-  end
   local now, message, code = self.db._handle:now()
   if not now then return nil, message, code end
   self.now = now / 1000000
@@ -429,15 +422,16 @@ local function redactor(keys)
   return redact
 end
 
---- A site: server (of host.listen, nil: none), open() a database, token, hosts, prefix, readonly,
--- redact (keys).
+--- A site: server (of host.listen, nil: none), db, token, hosts, prefix, readonly, redact (keys).
 ---@param given table
 function web.site(given)
-  local self = setmetatable({ server = given.server, open = given.open, prefix = given.prefix or "",
+  local self = setmetatable({ server = given.server, db = given.db, prefix = given.prefix or "",
     readonly = given.readonly or false, redact = redactor(given.redact or {}), now = os.time(),
     said = {}, said_order = {} }, Site)
   self.guard = guard.new { token = given.token, hosts = given.hosts or {}, prefix = self.prefix }
   self.csrf = self.guard.csrf
+  local place = given.db and given.db._handle:execute "@report_server"
+  self.database = place and place[1] and place[1].db
   self.h = layout.helpers(self)
   self.pages, self.entries = load_pages()
   self.live = given.server and live.new {
