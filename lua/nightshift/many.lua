@@ -52,7 +52,7 @@ local LIVE_SET <const> = states(table.unpack(LIVE))
 local IDLE <const> = states("scheduled", "waiting", "ready", "done", "dead", "cancelled")
 local CHANGED <const> = states("scheduled", "waiting", "ready", "dead", "cancelled")
 
---- Each verb: the states that it is for; the walks when none is given; what it takes besides.
+--- Each verb: the states that it is for; the walks when none is given; further options.
 -- `single`: it is done to one job after the other.
 local VERBS <const> = {
   cancel = { states = LIVE_SET, all = ANY_LIVE, more = { reason = options.text } },
@@ -67,7 +67,7 @@ local VERBS <const> = {
 
 -- --------------------------------------------------------------------- walks
 
---- Raises what ends a walk; `run` below catches it.
+--- Raises a failure, which ends a walk; `run` below catches it.
 local function must(value, message, code)
   if value == nil then error({ message = message, code = code }, 0) end
   return value
@@ -127,9 +127,9 @@ local walks = {}
 
 function walks.scheduled(m, state) through_scheduled(m, state, m.last.run_at) end
 
--- First what is due and not yet moved into ready, for that is moved there meanwhile. A push of
--- many gives each job a place some µs behind the one before, so a place may lie ahead. What the
--- verb puts into ready has a later one.
+-- First jobs that are due and not yet moved into ready, for they are moved there meanwhile. A push
+-- of many gives each job a place some µs behind the one before, so a place may lie ahead. Jobs that
+-- the verb puts into ready have a later one.
 function walks.ready(m, state)
   local last = must(m.handle:now()) + AHEAD
   core.sleep(AHEAD / 1000000)
@@ -263,7 +263,7 @@ end
 -- Codes of a job that went on by itself meanwhile.
 local MOVED_ON <const> = { NOT_FOUND = true, STATE = true }
 
--- Verbs that are done to one job after the other. Each gives what the core's does; false: the job
+-- Verbs that are done to one job after the other. Each gives the values of the core's; false: the job
 -- is left as it is.
 local SINGLE <const> = {}
 
@@ -274,7 +274,7 @@ function SINGLE.update(handle, given, row, ended)
   return changes.write(handle, what.values, what.make, row, ended, given.retry)
 end
 
---- The jobs of a batch that the filter holds for, with what a change looks at.
+--- The jobs of a batch that the filter holds for, as a change looks at them.
 local function looked_at(handle, given, rows, ended)
   if not (given.change and given.change.make) or #rows == 0 then return rows end
   local ids = {}

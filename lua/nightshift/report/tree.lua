@@ -75,7 +75,7 @@ local function add_children(handle, node, limits, depth)
   return true
 end
 
---- Reads a job, without what is below it.
+--- Reads a job, without the jobs below it.
 ---@param handle userdata core handle
 ---@param id integer
 ---@return nightshift.Node|nil
@@ -110,7 +110,7 @@ function tree.parents(handle, parent, limit)
   return list, parent ~= nil
 end
 
---- Reads a job and what is below it.
+--- Reads a job and the jobs below it.
 ---@param handle userdata core handle
 ---@param id integer
 ---@param limits {children: integer, depth: integer?, jobs: integer?} children of one job, levels, jobs in all. With

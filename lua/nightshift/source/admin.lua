@@ -256,7 +256,7 @@ admin.prunable = caught(function(self, given)
   return (each_ended(self, given, given.limit or EVERY, function(ids) return #ids end))
 end)
 
---- What a pruning is about, for the audit.
+--- A pruning in words, for the audit.
 local function pruned(self, given)
   return ("table %s: %s rows%s%s"):format(self.name, given.state or "done",
     given.older and " older than " .. units.span(given.older / 1000000) or "",

@@ -31,7 +31,7 @@ end
 
 -- -------------------------------------------------------------------- reading
 
---- Raises what ends the page; `load` catches it.
+--- Raises a failure, which ends the page; `load` catches it.
 local function must(value, message, code)
   if value == nil then error({ message = message, code = code }, 0) end
   return value, message
