@@ -1,6 +1,6 @@
 --- Charts as SVG: lines over time, with a text that says the same and a table of the figures.
 --
--- Invariant: a chart has no style and no script, and no text of a user. Its classes are those of
+-- Invariant: a chart has no style and no script, and no text of a user. Its classes stand in
 -- the style sheet, so that it follows light and dark.
 
 local layout = require "nightshift.web.layout"
@@ -73,7 +73,7 @@ local function last_and_most(values, count)
   return last, most
 end
 
---- The sentence for readers who do not see the picture.
+--- The same as a sentence, for screen readers.
 local function says(given, count)
   local parts = {}
   for _, series in ipairs(given.series) do

@@ -1,9 +1,7 @@
---- Who may see the pages and act on them: hosts, origins, the token, sessions, and the policy of a
--- page.
+--- The right to see pages and to act: hosts, origins, the token, sessions, and the policy of a page.
 --
--- Invariant: what changes something is a POST to one of our hosts, from a page of ours, with the
--- number of this process. What is compared with a secret is compared in a time that does not depend
--- on how much of it is right.
+-- Invariant: a change is a POST to one of our hosts, from a page of ours, with the number of this
+-- process. A comparison with a secret takes a time that does not depend on how much of it is right.
 
 local core = require "nightshift.core"
 
@@ -79,7 +77,7 @@ local function cookie_of(request)
   end
 end
 
---- May the request see pages? Without a token everybody who can reach us may.
+--- May the request see pages? Without a token every client may.
 ---@return boolean
 function Guard:admits(request)
   if not self.token then return true end

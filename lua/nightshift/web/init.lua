@@ -1,11 +1,10 @@
 --- The pages of `nightshift web`: from a request to a page or an action, and back.
 --
--- A page is a module of this folder: {path, title, nav, load, body, actions}. `load` reads what the
--- template `body` shows; actions are POSTs to the page's path and their name. `turn` lets long
--- actions of a page go on. Which requests are looked at says guard.lua, and live.lua how pages
--- change.
+-- A page is a module of this folder: {path, title, nav, load, body, actions}. `load` reads the data
+-- of the template `body`; actions are POSTs to the page's path and their name. `turn` lets long
+-- actions of a page go on. guard.lua says which requests are looked at, live.lua how pages change.
 --
--- Invariant: what fails while a page is made costs that page: it says so with a status of its own,
+-- Invariant: a fault while a page is made costs that page: it says so with a status of its own,
 -- and the server goes on. One request is answered at a time, on one connection to the database.
 
 local assets = require "nightshift.web.assets"
@@ -124,7 +123,7 @@ end
 local STATUS_OF <const> = { GONE = 503, BUSY = 503, NOT_FOUND = 404, DENIED = 403, INVALID = 400, STATE = 409,
   DUPLICATE = 409, STALE = 409 }
 
---- What a failed verb means as a status of HTTP: a code, or the status itself.
+--- The status of HTTP for a failed verb's code; a number is the status itself.
 local function status_of(code) return math.type(code) == "integer" and code or STATUS_OF[code] or 500 end
 
 local TITLE <const> = { [400] = "That cannot be done", [403] = "Not allowed", [404] = "Not found",
@@ -146,7 +145,7 @@ local PROBLEM <const> = layout.compile("a problem", [[
 <p>$(h.link(back, nil, "Back", "button"))</p></div>
 ]])
 
---- A page that says what is wrong.
+--- A page about something that is wrong.
 function Site:problem(status, message, back)
   local away = status == 503
   local body = PROBLEM { h = self.h, message = message, away = away, back = back or "/" }
@@ -166,7 +165,7 @@ function Site:inside(page, request)
   return page.render(setmetatable(own, { __index = data })), data
 end
 
---- What an action has said, for the page behind it; it is shown once.
+--- The message of an action, for the page behind it; it is shown once.
 function Site:take_said(request)
   local id = request.query.said
   local said = id and self.said[id]
@@ -213,7 +212,7 @@ function Site:read_form(request)
   return true
 end
 
---- Does what a form asks for, and leads to a page that says so.
+--- Does the action of a form, and leads to a page that says so.
 function Site:act(request)
   local name = table.remove(request.segments)
   local page, args = match(self.pages, request.segments)
@@ -407,7 +406,7 @@ end
 
 local HIDDEN <const> = "[hidden]"
 
---- A function that copies a value without what stands under these keys.
+--- A function that copies a value without the items under these keys.
 local function redactor(keys)
   local hidden = {}
   for _, key in ipairs(keys) do hidden[key:lower()] = true end

@@ -1,8 +1,8 @@
 --- The frame of a page, the escaper of all templates, and the helpers `h` that templates call.
 --
--- Invariant: a value gets into HTML in one way, through `escape`. What passes it as it is was made
--- by `raw`, by code of this folder and never from a text of a user. There is no style attribute and
--- no script in a page: the policy that it is sent with forbids both.
+-- Invariant: a value gets into HTML in one way, through `escape`. A value that passes it as it is was
+-- made by `raw`, by code of this folder and never from a text of a user. A page has no style
+-- attribute and no script: the policy that it is sent with forbids both.
 
 local core = require "nightshift.core"
 local template = require "pl.template"
@@ -311,7 +311,7 @@ function layout.helpers(site)
     return raw('<nav class="pager" aria-label="Pages of the list">' .. table.concat(links) .. "</nav>")
   end
 
-  --- A value as indented JSON, without what is redacted, of a bounded length.
+  --- A value as indented JSON, without redacted values, of a bounded length.
   function h.json(value)
     local text = layout.pretty(site.redact(value))
     local whole = #text <= JSON_MAX

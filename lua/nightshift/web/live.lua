@@ -58,7 +58,7 @@ function Live:open(stream, target)
   watch.new[#watch.new + 1] = stream
 end
 
---- Sends a text to some streams; those that are open still.
+--- Sends a text to some streams; gives the ones that are open still.
 local function send_all(self, streams, text)
   local open = {}
   for _, stream in ipairs(streams) do
@@ -74,8 +74,8 @@ local function send_everywhere(self, text)
   end
 end
 
---- Renders a watched page and sends what differs; new streams get all of it, for their page may be
--- older than the last rendering.
+--- Renders a watched page and sends the parts that differ. New streams get all of it, for their
+-- page may be older than the last rendering.
 local function render(self, watch, now)
   watch.rendered = now
   local html = self.render(watch.target)

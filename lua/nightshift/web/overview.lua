@@ -1,6 +1,6 @@
---- The first page: what needs attention, how much has been done, queues and hosts.
+--- The first page: troubles, charts of the work done, errors, queues and hosts.
 --
--- What stops jobs stands on top, each with a link to where it is mended. The figures are those of
+-- Reasons for jobs not to run stand on top, each with a link to mend it. The figures are as in
 -- `nightshift status`, whose counts are bounded, and of the minutes that hosts have counted.
 --
 -- Invariant: the page costs the same however many jobs there are.
@@ -119,7 +119,7 @@ local function add_others(list, tables, schedules)
   end
 end
 
---- What needs attention, the worst first.
+--- All that needs attention, the worst first.
 local function attention(stats, live, tables, schedules)
   local list, sorted = {}, {}
   add_others(list, tables, schedules)

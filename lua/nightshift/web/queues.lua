@@ -1,6 +1,6 @@
---- The page of queues: counts, ages and rates, and what pauses them.
+--- The page of queues: counts, ages and rates, and pauses.
 --
--- Invariant: counts are those of `nightshift status`, bounded; so the page costs the same however
+-- Invariant: counts are as in `nightshift status`, bounded; so the page costs the same however
 -- many jobs there are.
 
 local layout = require "nightshift.web.layout"
@@ -11,7 +11,7 @@ local STATES <const> = { "ready", "running", "scheduled", "waiting", "dead" }
 local MINUTES <const> = 5 -- that the rate is of
 local BRIEF <const> = 20 -- queues of the overview
 
---- Adds to each row what it has done a minute, over the last five: `rate`, jobs that ended.
+--- Adds `rate` to each row: jobs that ended a minute, over the last five.
 ---@param db nightshift.Db
 ---@param rows table[] of db:stats
 ---@return true|nil
