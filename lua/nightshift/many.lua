@@ -263,8 +263,8 @@ end
 -- Codes of a job that went on by itself meanwhile.
 local MOVED_ON <const> = { NOT_FOUND = true, STATE = true }
 
--- Verbs that are done to one job after the other. Each gives the values of the core's; false: the job
--- is left as it is.
+-- Verbs that are done to one job after the other. Each gives the values of the core's; false: the
+-- job is left as it is.
 local SINGLE <const> = {}
 
 function SINGLE.delete(handle, _, row, ended) return handle:delete(row.id, ended) end
