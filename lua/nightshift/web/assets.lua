@@ -65,6 +65,7 @@ main:focus { outline: none; }
 .warn { color: var(--amber); }
 .number, .num { font-variant-numeric: tabular-nums; }
 .large { font-size: 20px; line-height: 1.4; }
+.large .state { vertical-align: 2px; }
 .wide { grid-column: 1 / -1; }
 
 /* ---------------------------------------------------------------- the frame */
@@ -83,7 +84,7 @@ main:focus { outline: none; }
 .pages a[aria-current] { background: var(--mark); color: var(--accent); font-weight: 600; }
 .search { position: relative; margin-left: auto; }
 .search input { width: 224px; padding-right: 32px; }
-.search kbd { position: absolute; right: 8px; top: 8px; pointer-events: none; }
+.search kbd { position: absolute; right: 8px; top: 50%; transform: translateY(-50%); pointer-events: none; }
 .search input:focus + kbd { visibility: hidden; }
 main { flex: 1; width: 100%; max-width: 1440px; margin: 0 auto; padding: 24px; }
 .title {
@@ -110,7 +111,7 @@ main { flex: 1; width: 100%; max-width: 1440px; margin: 0 auto; padding: 24px; }
 }
 .panel > :last-child { margin-bottom: 0; }
 .panel > h2:first-child { display: flex; align-items: baseline; justify-content: space-between; gap: 16px; }
-.panel > h2 .more { font-size: 14px; font-weight: 400; }
+.panel > h2 .more, .panel > h2 .dim { font-size: 14px; font-weight: 400; }
 .grid {
   display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 320px), 1fr)); gap: 16px;
   margin: 0 0 16px;
@@ -135,7 +136,7 @@ main { flex: 1; width: 100%; max-width: 1440px; margin: 0 auto; padding: 24px; }
 .attention .is-bad { box-shadow: inset 4px 0 var(--red); }
 .empty { padding: 24px 16px; text-align: center; color: var(--dim); }
 .empty pre { display: inline-block; text-align: left; margin: 0; color: var(--text); }
-.problem { max-width: 720px; }
+.problem { max-width: 720px; overflow-wrap: anywhere; }
 .login { max-width: 400px; }
 .login input { width: 100%; margin: 0 0 8px; }
 
@@ -155,6 +156,7 @@ main { flex: 1; width: 100%; max-width: 1440px; margin: 0 auto; padding: 24px; }
 .table .number, .table .num { text-align: right; white-space: nowrap; }
 .table .tight { width: 1%; white-space: nowrap; }
 .table .end { text-align: right; }
+.table .end form { margin-left: 4px; }
 .table tbody tr:hover > *, .table tr[data-row].at > * { background: var(--mark); }
 .table tr[data-row].at > :first-child { box-shadow: inset 2px 0 var(--accent); }
 .table .zero { color: var(--dim); }
@@ -183,6 +185,8 @@ main { flex: 1; width: 100%; max-width: 1440px; margin: 0 auto; padding: 24px; }
 .facts dd { margin: 0; min-width: 0; overflow-wrap: anywhere; }
 .timeline { margin: 0; padding: 0 0 0 16px; list-style: none; border-left: 2px solid var(--line); }
 .timeline > li { position: relative; padding: 0 0 16px; }
+.timeline > li:last-child { padding: 0; }
+.timeline > li:last-child > p { margin: 0; }
 .timeline > li::before {
   content: ""; position: absolute; left: -21px; top: 6px; width: 8px; height: 8px; border-radius: 4px;
   background: var(--grey); box-shadow: 0 0 0 2px var(--panel);
@@ -196,10 +200,7 @@ details[open] > summary { margin: 0 0 8px; }
 .tree ul { margin: 0 0 0 8px; padding: 0 0 0 16px; border-left: 1px solid var(--line); }
 .tree li { padding: 4px 0; }
 .path { display: flex; flex-wrap: wrap; gap: 4px 8px; padding: 0 0 8px; }
-.path li + li::before { content: "› "; color: var(--dim); }
-.flow { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 208px), 1fr)); gap: 8px 24px; }
 .flow h3 { margin: 0 0 8px; color: var(--dim); }
-.flow > div + div { padding: 0 0 0 24px; border-left: 1px solid var(--line); }
 .bare li { padding: 0 0 4px; overflow-wrap: anywhere; }
 .why { overflow-wrap: anywhere; }
 fieldset.panel legend { padding: 0 8px; color: var(--dim); font-size: 12px; }
@@ -253,7 +254,7 @@ dialog::backdrop { background: rgb(0 0 0 / 40%); }
 .tree ul { margin-left: 12px; padding-left: 16px; border-left: 1px solid var(--line); }
 .flow { display: flex; flex-wrap: wrap; align-items: stretch; gap: 16px 40px; }
 .flow > div {
-  position: relative; flex: 1 1 192px; padding: 0 16px 8px; border: 1px solid var(--line); border-radius: 8px;
+  position: relative; flex: 1 1 192px; padding: 8px 16px; border: 1px solid var(--line); border-radius: 8px;
 }
 .flow > div + div::before { content: "→"; position: absolute; left: -28px; top: calc(50% - 12px); color: var(--dim); }
 
@@ -309,11 +310,14 @@ dialog::backdrop { background: rgb(0 0 0 / 40%); }
   .table.cards td, .table.cards tbody th {
     padding: 4px 0; text-align: left; white-space: normal; overflow-wrap: anywhere;
   }
-  .table.cards td[data-label] { display: flex; justify-content: space-between; gap: 16px; text-align: right; }
+  .table.cards td[data-label] { display: flex; justify-content: flex-end; gap: 4px; text-align: right; }
   .table.cards td[data-label]::before {
-    content: attr(data-label); color: var(--dim); text-align: left; white-space: nowrap;
+    content: attr(data-label); margin-right: auto; padding-right: 12px; color: var(--dim); text-align: left;
+    white-space: nowrap;
   }
-  .table.cards td:empty { display: none; }
+  .table.cards td:is(:empty, :has(> .clip:empty)) { display: none; }
+  .table.cards .end { text-align: left; }
+  .table.cards .end form { margin: 0 4px 0 0; }
   .facts { grid-template-columns: 1fr; gap: 0; }
   .facts dd { margin: 0 0 8px; }
   .clip { max-width: 100%; }

@@ -146,7 +146,7 @@ $(h.bytes(row.memory))
 <form method="post" action="$(h.url("/hosts/tune"))" class="toolbar">
 $(h.csrf())
 <input type="hidden" name="host" value="$(row.id)">
-<div class="field"><label for="host-workers">Workers</label><input id="host-workers" name="workers"
+<div class="field"><label for="workers-$(row.id)">Workers</label><input id="workers-$(row.id)" name="workers"
 type="number" min="1" max="20000" required value="$(row.wanted or row.workers)"></div>
 <button class="button" aria-label="Set the workers of host $(row.id)">Set</button>
 </form>

@@ -91,8 +91,8 @@ $(h.time(row.due))
 # end
 </td>
 # if not readonly then
-<td class="toolbar">
-$(h.form("/schedules/run", { name = row.name }, "Run now", { label = "Run " .. row.name .. " now" }))
+<td class="end">
+$(h.form("/schedules/run", { name = row.name }, "Run now", { label = "Run now: " .. row.name }))
 # if row.paused or row.error then
 $(h.form("/schedules/resume", { name = row.name }, "Resume", { label = "Resume " .. row.name }))
 # else
