@@ -77,12 +77,13 @@ local function demo()
   end
   local dead = assert(reports:push("report.build", { month = "October", format = "pdf", rows = { 12, 408 } },
     { max_attempts = 2, backoff = "1ms", tags = { "customer:87", "monthly" } }))
-  for i = 1, 3 do assert(video:push("video.encode", { file = ("talk-%d.mov"):format(i), part = 0.2 + i * 0.22 })) end
+  for i = 1, 3 do assert(video:push("video.encode", { file = ("talk-%d.mov"):format(i), part = i / 4 })) end
   for i = 1, 14 do
     assert(mail:push("email.send", { to = ("later%d@example.com"):format(i) }, { delay = i * 700 .. "s" }))
   end
   local script = write("build/jobs.lua", HANDLERS)
   local h = host.start(url, script, { "--workers", "4" }, { GO = go })
+  local other = host.start(url, script, { "--workers", "2" }, { GO = go })
   eventually(function()
     local stats = assert(db:stats())
     local busy, left = 0, 0
@@ -95,7 +96,7 @@ local function demo()
   assert(db:queue "print":push("label.print", { order = 7741 }))
   local first = assert(db:jobs { queue = "video", state = "running" })[1]
   assert(video:push("video.publish", { talk = 1 }, { after = { first.id } }))
-  return { db = db, url = url, host = h, dead = dead, go = go }
+  return { db = db, url = url, hosts = { h, other }, dead = dead, go = go }
 end
 
 --- The pages that the navigation leads to, and those behind them.
@@ -125,7 +126,7 @@ describe("the pages of nightshift web in a browser:", function()
   teardown(function()
     b:close()
     io.open(shown.go, "w"):close()
-    host.stop(shown.host)
+    for _, h in ipairs(shown.hosts) do host.stop(h) end
     shown.db:close()
   end)
   before_each(function()
