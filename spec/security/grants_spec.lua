@@ -76,6 +76,7 @@ function verbs.worker(place)
   assert(h._handle:execute("@listen_nudge", 0, 0))
   assert(h._handle:execute("@listen_out"))
   assert(h._handle:execute("@wait_ring", "[]"))
+  assert(h._handle:execute "@report_pushed") -- of the metrics
   local q = assert(h:queue "mail")
   assert(q:push("plain", 1, { unique = "w", tags = { "w" } }))
   for _, name in ipairs { "poll", "fails", "gone", "parent" } do assert(q:push(name, 1, { max_attempts = 1 })) end

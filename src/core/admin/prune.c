@@ -24,6 +24,7 @@
 #define BATCH 1000    /* rows per transaction */
 #define BARREN 20     /* batches without a job that may go, per one that counts */
 #define PAGES 100     /* pages of a key that are looked at, likewise */
+#define MINUTES 10    /* statements that delete counts, likewise */
 #define AT_A_TIME (NS_SECOND / 10) /* for trees, when the caller counts batches */
 #define WALK 1000000  /* jobs of a tree that are looked at, at most */
 #define LEVELS 1000   /* and how deep */
@@ -540,5 +541,7 @@ ns_status ns_prune(ns_db *db, int64_t keep_done, int64_t keep_dead, size_t max_b
     st = ns_finish_pending_look(db, err);
   if (st == NS_OK)
     st = ns_holder_past_prune(db, err);
+  if (st == NS_OK)
+    st = ns_db_minutes_prune(db, max_batches > 0 ? MINUTES : SIZE_MAX, err);
   return st == NS_OK ? ns_holder_slots_prune(db, err) : st;
 }
