@@ -662,6 +662,9 @@ describe("the plan of", function()
     assert.same({ "eq_ref", "eq_ref" }, { plan.j.type, plan.a.type })
     plan = explain(plans.question "report_errors_jobs", "[1,2]", "[1,2]")
     assert.same({ "eq_ref", "eq_ref" }, { plan.f.type, plan.j.type })
+    plan = explain(plans.question "report_ended", "done", 1, 20)
+    assert.same({ "outcome", "range" }, { plan.nightshift_finished.key, plan.nightshift_finished.type })
+    assert.is_truthy(plan.nightshift_finished.Extra:find "Using index")
   end)
 
   it("the walks of a filter each read a range of a key, in its order", function()
@@ -828,7 +831,8 @@ describe("the plan of", function()
     { "children_count", { "nightshift_child", "ref" }, 100, 100000 },
     { "children", { "nightshift_child", "ref" }, { "j", "eq_ref" }, 100, 10000, 3 },
     { "claim", { "l", "const" }, { "o", "eq_ref" }, 100, 100 },
-    { "hosts", { "s", "eq_ref" }, { "j", "eq_ref" } },
+    { "busy", { "j", "eq_ref" }, 1, 4 },
+    { "hosts", { "s", "eq_ref" } },
     { "job", { "j", "const" }, 100 },
     { "slots", { "s", "ref" }, { "j", "eq_ref" }, { "h", "eq_ref" }, "s1", 100 },
     { "targets", { "nightshift_edge", "const range" }, 50, 100, 100, 20000, 100, 3, 100, 20000, 100, 3, 3 },

@@ -402,7 +402,9 @@ ns_status ns_db_no_job(int64_t id, ns_err *err) {
 #define QUEUES_MAX 100      /* of a handle's minute; the rest is counted among all queues only */
 #define MINUTES_MAX 1000    /* entries; more are not counted: none could be told for long */
 #define PRUNED_AT_ONCE 1000 /* as prune_minutes has it */
+#define PRUNED_MOST 10000   /* by a bounded prune */
 #define CLOSE_TRIES 5       /* of a handle that is closed, a hundredth of a second apart */
+#define TALLY_LOOK 8        /* back, for one of the same queue */
 
 /* The entry of a queue in a minute, made when new; NULL: there are too many. */
 static ns_tally *minute_of(ns_minutes *m, int64_t at, int64_t queue_id) {
@@ -429,6 +431,35 @@ void ns_db_minutes_add(ns_db *db, const ns_tally *t) {
     if (sums != NULL)
       ns_db_tally_sum(sums, t);
   }
+}
+
+void ns_db_tally_sum(ns_tally *to, const ns_tally *t) {
+  for (size_t i = 0; i < NS_N_COUNT; i++)
+    if (i != NS_N_LONGEST_WAIT && i != NS_N_LONGEST_RUN)
+      to->n[i] += t->n[i];
+    else if (to->n[i] < t->n[i])
+      to->n[i] = t->n[i];
+}
+
+void ns_db_tally(ns_db *db, const ns_tally *t) {
+  ns_tallies *l = &db->tallies;
+  if (!db->in_tx && !db->user_tx) {
+    ns_db_minutes_add(db, t);
+    return;
+  }
+  for (size_t i = l->n; i > l->floor && l->n - i < TALLY_LOOK; i--)
+    if (l->items[i - 1].queue_id == t->queue_id) {
+      ns_db_tally_sum(&l->items[i - 1], t);
+      return;
+    }
+  if (ns_grow(&l->items, &l->cap, l->n + 1, sizeof *l->items))
+    l->items[l->n++] = *t;
+}
+
+void ns_db_tally_one(ns_db *db, int64_t queue_id, ns_counted what) {
+  ns_tally t = {.queue_id = queue_id};
+  t.n[what] = 1;
+  ns_db_tally(db, &t);
 }
 
 /* "[minute,queue,…]" of each */
@@ -488,7 +519,8 @@ int64_t ns_tell_minutes(ns_db *db) {
   return m->n == 0 ? 0 : left > 1 ? left : 1;
 }
 
-ns_status ns_db_minutes_prune(ns_db *db, size_t most, ns_err *err) {
+ns_status ns_db_minutes_prune(ns_db *db, bool bounded, ns_err *err) {
+  size_t most = bounded ? PRUNED_MOST / PRUNED_AT_ONCE : SIZE_MAX;
   ns_status st;
   do
     st = ns_db_run(db, NS_SQL_PRUNE_MINUTES, NULL, err);
