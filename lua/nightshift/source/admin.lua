@@ -6,6 +6,7 @@
 -- locked, so many in a transaction. A row that has a live job, or is owed something, stays as
 -- it is.
 
+local audit = require "nightshift.audit"
 local core = require "nightshift.core"
 local failure = require "nightshift.failure"
 local mapping = require "nightshift.source.mapping"
@@ -45,12 +46,12 @@ local function count_rows(self, most)
   return counts
 end
 
-local function stats(self)
-  local counts = count_rows(self, COUNTED)
+local function stats(self, most)
+  local counts = count_rows(self, most)
   counts.name, counts.taken, counts.theirs = self.name, nil, nil
   for _, state in ipairs { "ready", "waiting", "running", "done", "dead" } do
-    if counts[state] >= COUNTED then
-      counts[state] = COUNTED
+    if counts[state] >= most then
+      counts[state] = most
       counts.approximate = counts.approximate or {}
       counts.approximate[state] = true
     end
@@ -108,7 +109,9 @@ end
 
 local function change_free(self, lock, ids, act)
   local rows = take.free_of(self, steps.run(self, lock, steps.list(ids), #ids))
-  if #rows > 0 then act(self, rows) end
+  if #rows == 0 then return 0 end
+  act(self, rows)
+  must(self.handle:act_note(#rows))
   return #rows
 end
 
@@ -117,8 +120,10 @@ end
 ---@param lock string name of the statement
 ---@param ids integer[]
 ---@param act fun(self, rows: table[])
+---@param action table? of audit.new
 ---@return integer
-local function change(self, lock, ids, act)
+local function change(self, lock, ids, act, action)
+  local part <close> = audit.part(action) -- luacheck: ignore 211
   return (must(failure.transaction(self.handle, change_free, self, lock, ids, act)))
 end
 
@@ -154,13 +159,22 @@ local function read_retry(what)
   return what
 end
 
-local function retry(self, what)
+--- `told`, if it is there, gets the number of rows so far, where no transaction is open.
+local function retry(self, what, told)
   local ids = read_retry(what)
   steps.outside(self, "rows cannot be retried")
   if self.map.parts.attempts_left and not self.map.max_attempts then
     fail("INVALID", "'attempts_left' are counted down from a number that the mapping does not say: 'max_attempts'")
   end
-  local function again(batch) return change(self, "dead_lock", batch, open_again) end
+  local action = audit.new(self.handle, "retry", ("table %s: %s"):format(self.name, not ids and "all dead rows"
+    or #ids == 1 and "row " .. ids[1] or #ids .. " rows"))
+  local sum = 0
+  local function again(batch)
+    local changed = change(self, "dead_lock", batch, open_again, action)
+    sum = sum + changed
+    if told then told(sum) end
+    return changed
+  end
   pay.all(self)
   local n = ids and 0 or walk(self, "dead_all", nil, EVERY, again)
   for i = 1, ids and #ids or 0, AT_ONCE do
@@ -169,6 +183,10 @@ local function retry(self, what)
   if math.type(what) ~= "integer" then return n end
   return n == 1 or not_dead(self, what)
 end
+
+--- Runs all dead rows of a table again; how many.
+---@type fun(self: nightshift.source.Table, told: fun(n: integer)?): integer|nil, string?, string?
+admin.retry = caught(function(self, told) return (retry(self, "all", told)) end)
 
 local function list_of(self, rows) return steps.list(steps.ids(rows, self.key)) end
 
@@ -238,11 +256,19 @@ admin.prunable = caught(function(self, given)
   return (each_ended(self, given, given.limit or EVERY, function(ids) return #ids end))
 end)
 
+--- A pruning in words, for the audit.
+local function pruned(self, given)
+  return ("table %s: %s rows%s%s"):format(self.name, given.state or "done",
+    given.older and " older than " .. units.span(given.older / 1000000) or "",
+    given.into and ", into " .. given.into or "")
+end
+
 --- Deletes rows that have ended, or moves them; how many. With rows gone their parents are free to
 -- go: so as often as rows go, where they have parents. `told` gets how many there were so far.
 local function prune(self, given)
   local limit, sum = given.limit or EVERY, 0
   local moves = given.into and move_text(self, given.into)
+  local action = audit.new(self.handle, "prune", pruned(self, given))
   local function remove(_, rows)
     if moves then copy(self, rows, given.into, moves) end
     delete(self, rows)
@@ -250,7 +276,7 @@ local function prune(self, given)
   repeat
     local told, n = sum
     n = each_ended(self, given, limit - sum, function(ids)
-      local gone = change(self, (given.state or "done") .. "_lock", ids, remove)
+      local gone = change(self, (given.state or "done") .. "_lock", ids, remove, action)
       told = told + gone
       if given.told then given.told(told) end
       return gone
@@ -269,18 +295,18 @@ admin.DRAIN = { into = options.typed "string" }
 
 --- Makes a batch of rows jobs: one by one where the server, or a job, refuses a row of it; how many
 -- went.
-local function drain_batch(self, ids, into)
+local function drain_batch(self, ids, into, action)
   local n, message, code = try(change, self, "open_lock", ids, function(_, rows)
     take.push(self, into, rows, function(entry, row)
       entry.unique, entry.delay = nil, row["ns:delay"]
       entry.decay = entry.priority and math.min(self.map.decay, 255)
     end)
     delete(self, rows)
-  end)
+  end, action)
   if n then return n end
   if not steps.is_of_row(message, code) then must(nil, message, code) end
   local sum = 0
-  for _, id in ipairs(#ids > 1 and ids or {}) do sum = sum + drain_batch(self, { id }, into) end
+  for _, id in ipairs(#ids > 1 and ids or {}) do sum = sum + drain_batch(self, { id }, into, action) end
   return sum
 end
 
@@ -311,10 +337,11 @@ end)
 local function drain(self, given)
   if not given.into then options.raise "drain: 'into' is missing" end
   check_drain(self, given.into)
+  local action = audit.new(self.handle, "drain", ("table %s: into queue %s"):format(self.name, given.into))
   pay.all(self)
   local told = 0
   local jobs = walk(self, "open_pick", nil, EVERY, function(ids)
-    local n = drain_batch(self, ids, given.into)
+    local n = drain_batch(self, ids, given.into, action)
     told = told + n
     if given.told then given.told(told) end
     return n
@@ -381,8 +408,12 @@ end
 --- Changes the settings of a known table: handle, name, and `given`, checked as TUNE.
 ---@type fun(handle: userdata, name: string, given: {rate: number?}): true|nil, string?, string?
 admin.tune = caught(function(handle, name, given)
-  local row = find(handle, name)
-  if given.rate then must(handle:execute("@source_tune", given.rate > 0 and given.rate or core.null, row.id)) end
+  local row, pace = find(handle, name), given.rate
+  if not pace then return true end
+  local what = ("table %s: %s"):format(name, pace > 0 and units.number(pace) .. " rows a second" or "no limit of rows")
+  must(audit.once(handle, "tune", what, function()
+    return handle:execute("@source_tune", pace > 0 and pace or core.null, row.id)
+  end))
   return true
 end)
 
@@ -393,18 +424,18 @@ admin.open = caught(function(db, name)
 end)
 
 --- The rows of a table by state, as it was adopted last; or nil and why not.
-local function count(db, map)
+local function count(db, map, most)
   local ran, t, message = pcall(require "nightshift.source.table".new, db, map)
-  if ran and t then return t:stats() end
+  if ran and t then return try(stats, t, most) end
   return nil, ran and message or tostring(t)
 end
 
 --- Adopted tables for people: the rows of `list`, with `counts`, or `error`, the reason why
--- there are none.
----@type fun(db: nightshift.Db): table[]|nil, string?, string?
-admin.status = caught(function(db)
+-- there are none. `most`: counts go no further; 100,000 unless told.
+---@type fun(db: nightshift.Db, most: integer?): table[]|nil, string?, string?
+admin.status = caught(function(db, most)
   local tables = must(admin.list(db._handle))
-  for _, row in ipairs(tables) do row.counts, row.error = count(db, row.mapping) end
+  for _, row in ipairs(tables) do row.counts, row.error = count(db, row.mapping, most or COUNTED) end
   return tables
 end)
 
@@ -416,7 +447,7 @@ function admin.define(verb)
   --- Rows by state: ready, waiting (for their time or their parent), running, done, dead. A
   -- count that stopped at 100,000 is named in `approximate`. `next`: seconds until a row that
   -- waits for its time may be claimed.
-  verb("stats", stats, {})
+  verb("stats", function(self) return (stats(self, COUNTED)) end, {})
 
   --- The index that looks for rows lack to be fast, as a statement that adds it; false when none is
   -- missing.
@@ -427,7 +458,7 @@ function admin.define(verb)
 
   --- Runs dead rows again, with all their attempts: one by its id. Or a list, or all; then returns
   -- how many.
-  verb("retry", retry)
+  verb("retry", function(self, what) return (retry(self, what)) end)
 
   --- Deletes done rows (`state = "dead"`: dead ones) that ended longer ago than `older`, or
   -- moves them to the table `into`; at most `limit`.
