@@ -20,9 +20,9 @@ end
 
 --- The options of db:audit, or nil and why they are wrong.
 local function checked(given)
-  local since, message = given.since, nil
-  if since then since, message = report.AUDIT.since(since, "Since") end
-  if message then return nil, message end
+  local fine, message = true, nil
+  if given.since then fine, message = report.AUDIT.since(given.since, "Since") end
+  if not fine then return nil, message end
   if given.before and given.before < 1 then given.before = nil end
   return { verb = given.verb, since = given.since, before = given.before, limit = ROWS + 1 }
 end
