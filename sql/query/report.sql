@@ -590,7 +590,7 @@ SELECT VERSION() AS version, DATABASE() AS db
 -- name: report_sign
 -- A text that is another one when jobs, hosts or settings have changed, but for changes that leave
 -- all of its numbers as they were. Params: none. Index: PRIMARY of job, lease and scheduled, one row
--- each; outcome, the last of each; small tables, whole. Locks: none.
+-- each; outcome, and audit, the last of each; small tables, whole. Locks: none.
 SELECT CONCAT_WS(' ',
   (SELECT MAX(id) FROM nightshift_job),
   (SELECT CONCAT(MAX(id), ':', MIN(id)) FROM nightshift_lease),
@@ -608,7 +608,8 @@ SELECT CONCAT_WS(' ',
   (SELECT SUM(CRC32(CONCAT_WS(' ', holder, wanted, tuned, load_error))) FROM nightshift_served),
   (SELECT SUM(CRC32(CONCAT_WS(' ', name, next_at, paused, skipped, error)))
    FROM nightshift_schedule),
-  (SELECT SUM(CRC32(CONCAT_WS(' ', tab, rate))) FROM nightshift_source)) AS sign
+  (SELECT SUM(CRC32(CONCAT_WS(' ', tab, rate))) FROM nightshift_source),
+  (SELECT CONCAT(id, ':', jobs) FROM nightshift_audit ORDER BY id DESC LIMIT 1)) AS sign
 
 -- name: report_slots
 -- Slots that are held; rows with an owner that is gone are free ones and left out.

@@ -83,7 +83,7 @@ local ROLES = {
   },
   {
     name = "dashboard",
-    does = "status, jobs, show, why and the views nightshift_jobs and nightshift_history; writes nothing",
+    does = "status, jobs, show, why, audit and the views nightshift_jobs and nightshift_history; writes nothing",
     tables = {
       { "nightshift_attempt", "SELECT" },
       { "nightshift_audit", "SELECT" },
