@@ -4,6 +4,7 @@
 -- many jobs there are.
 
 local layout = require "nightshift.web.layout"
+local series = require "nightshift.report.series"
 
 local queues = {}
 
@@ -18,8 +19,7 @@ local BRIEF <const> = 20 -- queues of the overview
 ---@return string? message
 ---@return string? code
 function queues.add_rates(db, rows)
-  local found, series = pcall(require, "nightshift.report.series")
-  for i = 1, found and math.min(#rows, RATED) or 0 do
+  for i = 1, math.min(#rows, RATED) do
     local minutes, message, code = series(db, 3600, rows[i].name)
     if not minutes then return nil, message, code end
     local ended = 0
