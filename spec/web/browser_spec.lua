@@ -61,9 +61,21 @@ local function write(path, text)
   return path
 end
 
+--- Tells of the last hour what hosts would have counted in each minute.
+local function tell_minutes(name)
+  server.sql(([[
+    INSERT IGNORE INTO %s.nightshift_minute
+    SELECT 1, UNIX_TIMESTAMP() DIV 60 * 60000000 - seq * 60000000, q.id, ROUND(n), ROUND(4 * POW(SIN(seq * seq), 6)), seq %% 29 = 5, 0,
+      ROUND(52 + 24 * SIN(seq / 11)), n, n * (60000 + 40000 * SIN(seq / 5)), 400000, n,
+      n * (210000 + 90000 * SIN(seq / 17)), 900000
+    FROM (SELECT seq, 50 + 25 * SIN(seq / 11 - 0.2) + 4 * SIN(seq * 7) AS n FROM seq_0_to_70) s
+    JOIN (SELECT 0 AS id UNION ALL SELECT id FROM %s.nightshift_queue WHERE name IN ('mail', 'imports')) q]])
+    :format(name, name))
+end
+
 --- Fills a database so that each page has something to show; a host runs until `go` is there.
 local function demo()
-  local url = server.fresh()
+  local url, name = server.fresh()
   local db = assert(nightshift.open(url))
   local go = fixture.dir() .. "/go"
   local mail, video, reports = db:queue "mail", db:queue "video", db:queue "reports"
@@ -94,6 +106,7 @@ local function demo()
   assert(billing:pause())
   for i = 1, 12 do assert(billing:push("invoice.charge", { customer = 40 + i, euros = 19.9 })) end
   assert(db:queue "print":push("label.print", { order = 7741 }))
+  tell_minutes(name)
   local first = assert(db:jobs { queue = "video", state = "running" })[1]
   assert(video:push("video.publish", { talk = 1 }, { after = { first.id } }))
   return { db = db, url = url, hosts = { h, other }, dead = dead, go = go }

@@ -79,7 +79,9 @@ main:focus { outline: none; }
 }
 .mark { width: 16px; height: 16px; fill: var(--accent); }
 .pages { display: flex; gap: 4px; margin: 0; padding: 0; list-style: none; }
-.pages a { display: block; padding: 8px 12px; border-radius: 6px; color: var(--dim); text-decoration: none; }
+.pages a {
+  display: block; padding: 8px 12px; border-radius: 6px; color: var(--dim); text-decoration: none; white-space: nowrap;
+}
 .pages a:hover { background: var(--raised); color: var(--text); }
 .pages a[aria-current] { background: var(--mark); color: var(--accent); font-weight: 600; }
 .search { position: relative; margin-left: auto; }
@@ -91,6 +93,7 @@ main { flex: 1; width: 100%; max-width: 1440px; margin: 0 auto; padding: 24px; }
   display: flex; flex-wrap: wrap; align-items: center; justify-content: space-between; gap: 8px 16px;
   margin: 0 0 16px;
 }
+.title > h2 { margin: 0; }
 .live { display: flex; align-items: center; gap: 8px; margin: 0; color: var(--dim); font-size: 12px; }
 .live[hidden] { display: none; }
 .dot { width: 8px; height: 8px; border-radius: 4px; background: var(--green); }
@@ -154,6 +157,7 @@ main { flex: 1; width: 100%; max-width: 1440px; margin: 0 auto; padding: 24px; }
 .table tbody tr + tr > * { border-top: 1px solid var(--line); }
 .table tbody th { font-weight: 600; }
 .table .number, .table .num { text-align: right; white-space: nowrap; }
+.table .number + :not(.number) { padding-left: 24px; }
 .table .tight { width: 1%; white-space: nowrap; }
 .table .end { text-align: right; }
 .table .end form { margin-left: 4px; }
@@ -315,7 +319,8 @@ dialog::backdrop { background: rgb(0 0 0 / 40%); }
     content: attr(data-label); margin-right: auto; padding-right: 12px; color: var(--dim); text-align: left;
     white-space: nowrap;
   }
-  .table.cards td:is(:empty, :has(> .clip:empty)) { display: none; }
+  .table.cards td:is(:empty, .zero, :has(> .clip:empty)) { display: none; }
+  .table.cards .number + :not(.number) { padding-left: 0; }
   .table.cards .end { text-align: left; }
   .table.cards .end form { margin: 0 4px 0 0; }
   .facts { grid-template-columns: 1fr; gap: 0; }
