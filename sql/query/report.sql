@@ -502,6 +502,17 @@ WHERE (outcome = 'done' AND finished_at < ?)
    OR (outcome = 'dead' AND finished_at < ?) OR (outcome = 'cancelled' AND finished_at < ?)
 GROUP BY outcome
 
+-- name: report_pushed
+-- Jobs that were pushed into the first hundred queues, in the order in which those were made; NULL:
+-- into all queues. Index: PRIMARY of queue, its first rows; of minute, one row each. Locks: none.
+SELECT q.name AS queue, q.removed, COALESCE(m.pushed, 0) AS pushed
+FROM (SELECT id, name, removed FROM nightshift_queue FORCE INDEX (PRIMARY) ORDER BY id LIMIT 100) q
+LEFT JOIN nightshift_minute m FORCE INDEX (PRIMARY)
+  ON m.minutes = 0 AND m.at = 0 AND m.queue_id = q.id
+UNION ALL
+SELECT NULL, FALSE, pushed FROM nightshift_minute
+WHERE minutes = 0 AND at = 0 AND queue_id = 0
+
 -- name: report_reload
 -- Hosts that are not known dead, with the outcome of the last reading of their scripts. age: µs
 -- since they registered; silent: µs since their last beat. Index: small tables; PRIMARY of
@@ -542,6 +553,27 @@ SELECT name, error FROM nightshift_schedule WHERE error IS NOT NULL ORDER BY nam
 -- name: report_schema
 -- The version of the tables. Index: meta PRIMARY. Locks: none.
 SELECT value FROM nightshift_meta WHERE name = 'schema'
+
+-- name: report_series
+-- What has happened in the last buckets of so many minutes, in the order of the list. The newest has
+-- the last minute that has been over for 15 seconds. Params: minutes of a bucket, queue's name or
+-- NULL: all, twice, [n,…]: how many buckets before the newest. Index: PRIMARY, one row at a time.
+-- Locks: none.
+SELECT STRAIGHT_JOIN s.newest - v.id * s.us AS at, COALESCE(m.done, 0) AS done,
+  COALESCE(m.failed, 0) AS failed, COALESCE(m.dead, 0) AS dead,
+  COALESCE(m.cancelled, 0) AS cancelled, COALESCE(m.pushed, 0) AS pushed,
+  COALESCE(m.waits, 0) AS waits, COALESCE(m.waited, 0) AS waited,
+  COALESCE(m.longest_wait, 0) AS longest_wait, COALESCE(m.runs, 0) AS runs,
+  COALESCE(m.ran, 0) AS ran, COALESCE(m.longest_run, 0) AS longest_run
+FROM (SELECT p.minutes, p.minutes * 60000000 AS us, p.queue_id,
+        (p.told - 1) DIV (p.minutes * 60000000) * (p.minutes * 60000000) AS newest
+      FROM (SELECT CAST(? AS SIGNED) AS minutes,
+              ({now} - 15000000) DIV 60000000 * 60000000 AS told,
+              IF(? IS NULL, 0, (SELECT id FROM nightshift_queue WHERE name = ?)) AS queue_id) p) s
+JOIN JSON_TABLE(?, {ids}) v
+LEFT JOIN nightshift_minute m FORCE INDEX (PRIMARY)
+  ON m.minutes = s.minutes AND m.at = s.newest - v.id * s.us AND m.queue_id = s.queue_id
+ORDER BY v.id DESC
 
 -- name: report_served
 -- The handlers of hosts: of live ones and of the ones that ended within a minute. Params: none.
