@@ -9,6 +9,7 @@ local admin = require "nightshift.source.admin"
 local chart = require "nightshift.web.chart"
 local hosts = require "nightshift.report.hosts"
 local layout = require "nightshift.web.layout"
+local memory_of = require("nightshift.web.hosts").memory_of
 local queues = require "nightshift.web.queues"
 local units = require "nightshift.units"
 local versions = require "nightshift.versions"
@@ -206,7 +207,11 @@ local function load(context, request)
   schedules, message, code = db._handle:execute("@report_schedules_failed", NAMED)
   if not schedules then return nil, message, code end
   local live = {}
-  for _, row in ipairs(stats.holders) do live[#live + 1] = row.kind == "host" and row or nil end
+  for _, row in ipairs(stats.holders) do
+    if row.kind == "host" then
+      live[#live + 1], row.memory = row, memory_of(row)
+    end
+  end
   ok, message, code = queues.add_rates(db, stats.queues)
   if not ok then return nil, message, code end
   kinds, message, code = db:errors { since = "1h", look = LOOKED, limit = KINDS }
