@@ -214,7 +214,7 @@ function commands.jobs(args)
   local list, more, code = db:jobs(given)
   context.must(list, more, code)
   print_list(args, db, list, job_columns, "no such jobs")
-  if #list == 0 then context.suggest_queue(db, args.queue) end
+  if #list == 0 then context.suggest(db, args.queue, args.name) end
   if more and more.looked then
     context.complain("looked at %d jobs, down to id %d; --after %d goes on", more.looked, more.after, more.after)
   elseif more and not args.json then
@@ -246,7 +246,7 @@ function commands.errors(args)
   local list, more, code = db:errors(given)
   context.must(list, more, code)
   print_list(args, db, list, error_columns, "no errors")
-  if #list == 0 then context.suggest_queue(db, args.queue) end
+  if #list == 0 then context.suggest(db, args.queue, args.name) end
   if more then context.complain("looked at %d jobs; --look %d looks at more", more.looked, more.looked * 10) end
 end
 
@@ -351,10 +351,10 @@ local function filter_of(args)
   return next(given) ~= nil and given or nil
 end
 
---- Says that a filter has found nothing, and that its queue may be mistyped.
+--- Says that a filter has found nothing, and that its queue or name may be mistyped.
 local function found_none(db, args, queue)
   if args.json then output.json { found = 0, changed = 0, refused = 0 } else output.line "no such jobs" end
-  context.suggest_queue(db, queue)
+  context.suggest(db, queue, args.name)
 end
 
 --- The verb on all jobs of a filter; a terminal is told how far it is.

@@ -203,7 +203,9 @@ function commands.retain(args)
   if args.queue then context.check_name("queue name", args.queue, options.MAX_QUEUE) end
   if next(given) == nil then context.fail(context.USAGE, "say what is kept: --done, --dead, --dead-count, …") end
   local db <close> = context.connect(args)
+  local near = context.near_queue(db, args.queue) -- before the rule makes the queue
   context.must(db:retain(args.queue, given))
+  if near then context.complain("there was no queue '%s' before%s", options.shown(args.queue), context.tip(near)) end
   print_rules(args, db)
 end
 
