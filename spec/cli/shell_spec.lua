@@ -825,9 +825,10 @@ describe("on a terminal", function()
     job:fail(("no luck, "):rep(20))
   end)
 
-  --- What a command writes on a terminal of 70 columns.
-  local function typed(command, env)
-    local status, out = proc.run { "script", "-qec", "stty cols 70; " .. command, "/dev/null", env = env }
+  --- What a command writes on a terminal, of 70 columns unless it is told.
+  local function typed(command, env, columns)
+    local status, out = proc.run { "script", "-qec", ("stty cols %d; %s"):format(columns or 70, command), "/dev/null",
+      env = env }
     assert.equal(0, status, out)
     return (out:gsub("\r\n", "\n"))
   end
@@ -872,6 +873,28 @@ describe("on a terminal", function()
     local text = typed(proc.program .. " cancel --queue crowd --yes --rate 9000", env)
     assert.matches("\r%[#* *%] +%d+%%  [%d,]+ jobs  [%d,]+/s  [%d.]+%l* left\27%[K", text)
     assert.matches("\r\27%[K5000 jobs cancelled\n$", text)
+    text = typed(proc.program .. " prune --done 0 --dead 0 --yes", env)
+    assert.matches("\r%[#* *%] +%d+%%  [%d,]+ jobs  [%d,]+/s  [%d.]+%l* left\27%[K", text)
+    assert.matches("\r\27%[Kdeleted 5000 jobs\n$", text)
+  end)
+
+  it("work --drain says how far it is, below its log, and what handlers print is whole", function()
+    local own = db.fresh()
+    local handle <close> = assert(nightshift.open(own))
+    local items = {}
+    for i = 1, 30 do items[i] = { "n", i } end
+    assert(handle:queue "crowd":push_many(items))
+    local script = fixture.file("jobs.lua", [[return { n = function(job)
+      print("said " .. job.payload)
+      require "nightshift.core".sleep(0.03)
+    end }]])
+    local command = ("%s work %s --workers 1 --drain-within 0"):format(proc.program, script)
+    local env = { NIGHTSHIFT_URL = own, TERM = "xterm" }
+    local text = typed(command, env, 90)
+    assert.matches("\r%[#+ *%] +%d+%%  %d+ of 30 jobs  %d+/s  %d+s left\27%[K\r", text)
+    assert.matches("\27%[Ksaid 30\n", text)
+    assert.matches("\r\27%[K\r[^#]*event=host.end [^\n]*\n$", text)
+    assert.is_nil(typed(command, { NIGHTSHIFT_URL = own, TERM = "dumb" }, 90):find("\27", 1, true))
   end)
 
   it("push --lines says how far it is, with the time that is left when stdin is a file", function()

@@ -98,6 +98,19 @@ FROM ((SELECT DISTINCT job_id FROM nightshift_edge LIMIT ?)
 STRAIGHT_JOIN nightshift_job j ON j.id = e.job_id AND j.unmet > 0
 GROUP BY j.queue_id
 
+-- name: report_drain
+-- How many jobs are ready, and scheduled for the next microseconds: 5,000,000 of each at most.
+-- Params: [queue,…] or NULL: all, twice; microseconds; the queues again. Index: PRIMARY of queue, of
+-- ready, and of scheduled, a range. Locks: none.
+SELECT (SELECT COUNT(*) FROM (SELECT 1 FROM nightshift_ready r
+    JOIN nightshift_queue q ON q.id = r.queue_id AND NOT q.paused
+    WHERE r.job_id > 0 AND (? IS NULL OR JSON_CONTAINS(?, JSON_QUOTE(q.name)))
+    LIMIT 5000000) a)
+  + (SELECT COUNT(*) FROM (SELECT 1 FROM nightshift_scheduled s
+    JOIN nightshift_queue q ON q.id = s.queue_id AND NOT q.paused
+    WHERE s.run_at <= {now} + ? AND (? IS NULL OR JSON_CONTAINS(?, JSON_QUOTE(q.name)))
+    LIMIT 5000000) b) AS n
+
 -- name: report_errors_dead
 -- Kinds of errors of dead jobs, among the last that ended since an instant. Params: µs, how many
 -- are looked at, queue id or NULL twice, name or NULL twice. Index: outcome (outcome, finished_at),
