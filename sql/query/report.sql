@@ -431,6 +431,13 @@ GROUP BY q.name, j.name ORDER BY n DESC, q.name, j.name LIMIT 20
 -- table.
 SELECT what, n, last FROM nightshift_mended ORDER BY what
 
+-- name: report_outputs
+-- What runs of a job have printed that have not failed, oldest first. Params: job id. Index: attempt
+-- PRIMARY. Locks: none.
+SELECT run, ended, log FROM nightshift_attempt
+WHERE job_id = ? AND kind = 'printed'
+ORDER BY run
+
 -- name: report_owed
 -- Sessions of this database that tell which verdicts their hosts owe (told: see holder_owes).
 -- And sessions in which hosts and programs work, with the state of their waits. Params: none.

@@ -404,8 +404,8 @@ CREATE TABLE nightshift_retention (
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin
 
 -- name: create_attempt
--- A failed, crashed or lost attempt; or a run that is done and has printed: its log. A poll leaves
--- no row. started, worker: as in finished.
+-- A failed, crashed or lost attempt; or a run that is done, or a poll, and has printed: its log. Of
+-- polls the last ten keep theirs. started, worker: as in finished.
 CREATE TABLE nightshift_attempt (
   job_id BIGINT NOT NULL,
   run INT UNSIGNED NOT NULL,

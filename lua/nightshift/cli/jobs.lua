@@ -305,6 +305,10 @@ local function show_text(info)
   if info.tree.total > 1 then output.line(("%-13s %s"):format("tree", tree.progress(info.tree))) end
   if #info.waiters > 0 then output.line(("%-13s %s"):format("waited for by", table.concat(info.waiters, " "))) end
   for _, attempt in ipairs(info.failures) do show_attempt(attempt) end
+  for _, run in ipairs(info.outputs) do
+    output.line(("\nrun %d, until %s"):format(run.run, output.time(run.ended)))
+    show_lines("  output", run.log)
+  end
   local last = info.failures[#info.failures]
   if info.output and not (last and last.run == info.run) then show_lines("\noutput", info.output) end
 end
@@ -315,6 +319,10 @@ function commands.show(args)
   local info = context.must(db:job(args.id))
   info.tree = context.must(db:progress(args.id))
   info.failures = core.array(context.must(report.attempts(db._handle, args.id)))
+  info.outputs = core.array {}
+  for _, run in ipairs(context.must(report.outputs(db._handle, args.id))) do
+    if not info.finished_at or run.run ~= info.run then table.insert(info.outputs, run) end
+  end
   info.waiters = core.array(context.must(report.waiters(db._handle, args.id, 20)))
   if args.json then return output.json(info) end
   show_text(info)

@@ -45,7 +45,7 @@ local ROLES = {
     also = "on each table that it adopts: SELECT, UPDATE; for prune and --drain-into DELETE, too (prune --into:"
       .. " INSERT on the target)",
     tables = {
-      { "nightshift_attempt", "SELECT(job_id, run, kind, holder), INSERT" },
+      { "nightshift_attempt", "SELECT(job_id, run, kind, holder), INSERT, DELETE" },
       { "nightshift_child", "SELECT, INSERT" },
       { "nightshift_edge", "SELECT, INSERT, DELETE" },
       { "nightshift_expiry", "SELECT, INSERT, UPDATE, DELETE" },

@@ -558,6 +558,11 @@ function report.attempts(handle, id)
   return units.rows(handle:execute("@report_attempts", id))
 end
 
+--- What runs have printed that have not failed, oldest first: of polls the last ten.
+function report.outputs(handle, id)
+  return units.rows(handle:execute("@report_outputs", id))
+end
+
 --- Ids of up to `limit` jobs that wait for this one.
 function report.waiters(handle, id, limit)
   local rows, message, code = handle:execute("@report_waiters", id, limit)
