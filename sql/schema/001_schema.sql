@@ -235,7 +235,8 @@ CREATE TABLE nightshift_listener (
 -- process ids. For people, told with a delay of a few seconds; NULL: no host, or it has not
 -- said yet: workers: that take jobs. busy: that run one, whether they take more or not.
 -- leaving: that take no more and still run one. scripts: counts the loadings of scripts. skew: how
--- far the clock of its machine was ahead of the server's at its last beat.
+-- far the clock of its machine was ahead of the server's at its last beat. conflicts:
+-- [["settle_lock",deadlocks,lock waits],…], after which its transactions have run again.
 CREATE TABLE nightshift_holder (
   id BIGINT NOT NULL PRIMARY KEY,
   kind ENUM('host','handle') NOT NULL,
@@ -253,7 +254,8 @@ CREATE TABLE nightshift_holder (
   leaving INT UNSIGNED NULL,
   loads INT UNSIGNED NULL,
   old_scripts INT UNSIGNED NULL,
-  skew BIGINT NULL
+  skew BIGINT NULL,
+  conflicts TEXT NULL
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin
 
 -- name: create_past_holder
