@@ -20,12 +20,12 @@ MHD_LIBS       ?= $(shell $(PKG) --libs libmicrohttpd 2>/dev/null)
 # SAN=address,undefined (or thread) adds sanitizers. Each has its own folder:
 # O=build/asan make SAN=address,undefined
 ifdef DEBUG
-OPT := -Og -g3 -DNS_DEBUG -fno-omit-frame-pointer
+OPT := -Og -g -DNS_DEBUG -fno-omit-frame-pointer
 else
 OPT := -O2 -g
 endif
 ifdef SAN
-OPT := -O1 -g3 -DNS_DEBUG -fno-omit-frame-pointer -fsanitize=$(SAN) \
+OPT := -O1 -g -DNS_DEBUG -fno-omit-frame-pointer -fsanitize=$(SAN) \
        -fno-sanitize-recover=all
 HARDEN :=
 endif

@@ -19,10 +19,10 @@ install: all man
 	install -m 644 $(PUBLIC:%=src/include/%) "$(DESTDIR)$(INCDIR)"
 	install -m 644 $(LIBRARY) "$(DESTDIR)$(CLIBDIR)"
 	printf '%s\n' $(PC_LINES) > "$(DESTDIR)$(CLIBDIR)/pkgconfig/nightshift.pc"
-	cd lua && find nightshift -name '*.lua' \
-	  -exec install -D -m 644 {} "$(DESTDIR)$(LUADIR)/{}" \;
+	cd lua && for folder in $$(find nightshift -type d); do install -d "$(DESTDIR)$(LUADIR)/$$folder" && \
+	  install -m 644 "$$folder"/*.lua "$(DESTDIR)$(LUADIR)/$$folder" || exit; done
 	install -d "$(DESTDIR)$(MANDIR)/man1"
-	for page in $(O)/man/*.1; do ! test -e "$$page" || install -m 644 "$$page" "$(DESTDIR)$(MANDIR)/man1"; done
+	! test -e $(O)/man/nightshift.1 || install -m 644 $(O)/man/*.1 "$(DESTDIR)$(MANDIR)/man1"
 	test -z "$(UNITDIR)" || { install -d "$(DESTDIR)$(UNITDIR)" && sed 's|@BINDIR@|$(BINDIR)|' mk/nightshift@.service \
 	  > "$(DESTDIR)$(UNITDIR)/nightshift@.service"; }
 	for pair in "nightshift,$(BASHDIR)" "_nightshift,$(ZSHDIR)" "nightshift.fish,$(FISHDIR)"; do \

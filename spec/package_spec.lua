@@ -39,7 +39,8 @@ describe("make install", function()
   end)
 end)
 
--- In a copy of this machine that forgets all changes: a file system above the real one.
+-- In a copy of this machine that forgets all changes: a file system above the real one. The index
+-- of all of its manual pages, which each change of a package makes anew, is of no interest.
 local INSIDE = [[set -e
 export DEBIAN_FRONTEND=noninteractive HOME=/root
 unset LUA_PATH LUA_CPATH NIGHTSHIFT_URL
@@ -72,6 +73,7 @@ mkdir "$1/upper" "$1/work" "$1/root"
 mount -t overlay overlay -o "lowerdir=/,upperdir=$1/upper,workdir=$1/work" "$1/root"
 mount -t proc proc "$1/root/proc"
 mount --bind /dev "$1/root/dev"
+ln -sf /bin/true "$1/root/usr/bin/mandb"
 cp "$2" "$3" "$1/root/root/"
 exec chroot "$1/root" sh -c "$4" sh "/root/${2##*/}" "/root/${3##*/}"]]
 

@@ -2,6 +2,7 @@
 -- when the rows of the dead go.
 
 local core = require "nightshift.core"
+local crew = require "spec.support.crew"
 local db = require "spec.support.db"
 local host = require "spec.support.host"
 local nightshift = require "nightshift"
@@ -476,6 +477,26 @@ describe("liveness:", function()
     assert.equal(2, job.run)
     assert.equal(1, job.attempt)
     assert.equal("b", assert(q:claim()).name)
+  end)
+
+  -- Such a process was looked at again after ten seconds, and given half a minute. So is one that
+  -- is being killed, for the moment between the end of its connections and its own.
+  it("a program that is killed behind its connection loses its jobs at once, too", function()
+    local handle <close> = assert(nightshift.open(url))
+    assert(handle:queue "q":push "job")
+    local p = claimer(1)
+    local c = crew.fork(1, function()
+      local own <close> = assert(nightshift.open(url))
+      assert(assert(own:queue "q":claim { wait = 25 }):ack())
+    end)
+    eventually(function() return db.sleepers(database()) == 1 end)
+    sql("KILL " .. sql("SELECT connection FROM nightshift_holder WHERE pid = " .. p.pid))
+    nst.sleep(0.3) -- it has been looked at, and lives
+    assert.equal("1", sql "SELECT COUNT(*) FROM nightshift_lease")
+    p:signal "KILL"
+    local started = nightshift.clock()
+    c:wait(30)
+    assert.is_true(nightshift.clock() - started < proc.limit(4))
   end)
 
   it("a program on another machine is waited for until its grace is over", function()

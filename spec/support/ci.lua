@@ -3,9 +3,10 @@
 -- last line is "N passed, N failed, N skipped". Nothing run is a failure. With
 -- NIGHTSHIFT_TIMES=FILE each spec file's seconds are added to that file: the longest come first in
 -- spec/support/shards.sh. The two figures behind them are the processor's seconds of the specs with
--- their processes, and of the server.
+-- their processes, and of the server. Tests that take more than one such second have lines, too.
 
 local SLOW, SLOW_FILE = 5, 10 -- seconds
+local DEAR = 1 -- seconds of the processor
 local LINES = 12 -- of a failure's message
 
 -- "failed: NAME" and the first lines of its message, each behind "failed|".
@@ -52,34 +53,41 @@ return function(options)
     end)
   end
 
-  busted.subscribe({ "test", "end" }, function(test)
-    if test.duration and test.duration > SLOW then
-      slow[#slow + 1] = ("%6.1f s  %s"):format(test.duration, handler.getFullName(test))
-    end
-    return nil, true
-  end)
-
-  local before
+  local begun = {} -- when a file and a test began
   local function spent()
     local db = require "spec.support.db"
     return { processor "self", db.main and db.main.process and processor(db.main.process.pid) or 0 }
   end
-  if times then
-    busted.subscribe({ "file", "start" }, function()
-      before = spent()
+  local function begins(what)
+    busted.subscribe({ what, "start" }, function()
+      begun[what] = spent()
       return nil, true
     end)
   end
+  local function write_times(what, seconds, name)
+    local out <close> = assert(io.open(times, "a"))
+    local now, was = spent(), begun[what]
+    if what == "test" and now[1] + now[2] - was[1] - was[2] < DEAR then return end
+    out:write(("%7.1f %7.1f %7.1f %s\n"):format(seconds, now[1] - was[1], now[2] - was[2], name))
+  end
+  if times then
+    begins "file"
+    begins "test"
+  end
+
+  busted.subscribe({ "test", "end" }, function(test)
+    if test.duration and test.duration > SLOW then
+      slow[#slow + 1] = ("%6.1f s  %s"):format(test.duration, handler.getFullName(test))
+    end
+    if times and test.duration then write_times("test", test.duration, "   " .. handler.getFullName(test)) end
+    return nil, true
+  end)
 
   busted.subscribe({ "file", "end" }, function(file)
     if file.duration and file.duration > SLOW_FILE then
       slow[#slow + 1] = ("%6.1f s  %s"):format(file.duration, file.name)
     end
-    if times and file.duration and not file.taken then
-      local out <close> = assert(io.open(times, "a"))
-      local after = spent()
-      out:write(("%7.1f %7.1f %7.1f %s\n"):format(file.duration, after[1] - before[1], after[2] - before[2], file.name))
-    end
+    if times and file.duration and not file.taken then write_times("file", file.duration, file.name) end
     return nil, true
   end)
 

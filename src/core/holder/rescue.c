@@ -35,7 +35,8 @@
 #define BEAT_MAX (30 * NS_SECOND)
 #define BEAT_SEEN (12 * NS_SECOND)     /* longer than between two beats */
 #define LOOK_EVERY (10 * NS_SECOND)
-#define LOOK_SOON (NS_SECOND / 10) /* while dependents are left to be told */
+#define LOOK_SOON (NS_SECOND / 10)    /* while dependents are left to be told */
+#define LOOK_ENDING (NS_SECOND / 100) /* a process that closed its connections may be ending */
 
 static void no_later(int64_t *t, int64_t than) {
   if (than < *t)
@@ -331,6 +332,16 @@ static ns_status time_to_death(ns_db *db, const ns_peer *p, int64_t now, int64_t
   return st;
 }
 
+/* µs until a process whose connections have closed may be gone: one that is killed closes them
+** before it is. Looks at it follow soon, and then later and later. */
+static int64_t time_to_end(const ns_db *db, const ns_peer *p, int64_t now) {
+  const ns_suspect *s = find_suspect(&db->rescue.suspects, p->id);
+  int64_t free_for = s->free_since != 0 ? now - s->free_since : 0;
+  if (!p->alive || s->free_since == 0)
+    return INT64_MAX;
+  return free_for > LOOK_ENDING ? free_for : LOOK_ENDING;
+}
+
 /* ------------------------------------------------------------------ looks */
 
 enum { H_ID = 0, H_PAST = 9 };
@@ -361,7 +372,10 @@ static ns_status look_at_holders(ns_db *db, look *k, ns_err *err) {
     if (st == NS_OK && in <= 0)
       st = note_trouble(k, rescue_holder(db, &peers.items[i], k, err), err);
     else
+      {
       no_later(&k->again_in, in);
+      no_later(&k->again_in, time_to_end(db, &peers.items[i], now));
+    }
     k->sum.suspects += in > 0 && in < INT64_MAX;
   }
   ns_wake_peers_free(&peers);
