@@ -19,6 +19,14 @@ FROM nightshift_attempt f
 WHERE f.job_id = ? AND f.kind <> 'printed'
 ORDER BY f.run
 
+-- name: report_audit
+-- Actions of people, the newest first. Params: µs since 1970 twice, verb twice, id twice: NULL for
+-- any; limit. Index: audit PRIMARY backwards, or at. Locks: none.
+SELECT a.id, a.at, a.verb, a.what, a.job, a.jobs, a.account, a.host, a.pid, a.via
+FROM nightshift_audit a
+WHERE (? IS NULL OR a.at >= ?) AND (? IS NULL OR a.verb = ?) AND (? IS NULL OR a.id < ?)
+ORDER BY a.id DESC LIMIT ?
+
 -- name: report_counts_awaiting
 -- Jobs parked for a signal, among the last ones of scheduled. Params: how many are looked
 -- at. Index: scheduled PRIMARY, backwards; job PRIMARY.
@@ -110,6 +118,17 @@ SELECT (SELECT COUNT(*) FROM (SELECT 1 FROM nightshift_ready r
     JOIN nightshift_queue q ON q.id = s.queue_id AND NOT q.paused
     WHERE s.run_at <= {now} + ? AND (? IS NULL OR JSON_CONTAINS(?, JSON_QUOTE(q.name)))
     LIMIT 5000000) b) AS n
+
+-- name: report_ended
+-- Jobs of an outcome that ended since an instant, by queue, and the oldest of their ends: of the
+-- last ones, up to a number. Params: outcome, µs, how many are looked at. Index: outcome, a range,
+-- backwards, index only; queue PRIMARY. Locks: none.
+SELECT q.name AS queue, COUNT(*) AS n, MIN(v.finished_at) AS oldest
+FROM (SELECT queue_id, finished_at FROM nightshift_finished FORCE INDEX (outcome)
+      WHERE outcome = ? AND finished_at >= ?
+      ORDER BY finished_at DESC LIMIT ?) v
+STRAIGHT_JOIN nightshift_queue q FORCE INDEX (PRIMARY) ON q.id = v.queue_id
+GROUP BY q.id
 
 -- name: report_errors_dead
 -- Kinds of errors of dead jobs, among the last that ended since an instant. Params: µs, how many
@@ -330,7 +349,7 @@ ORDER BY r.queue_id, r.rank, r.ready_at, r.job_id LIMIT ?
 -- none.
 SELECT j.id, q.name AS queue, j.name, 'running' AS state,
        {listed_columns}, c.claimed, c.holder,
-       r.started, r.touched, r.progress, r.status
+       r.worker, r.started, r.touched, r.progress, r.status
 FROM (SELECT t.id, t.run, l.claimed, l.holder
       FROM (SELECT claimed, holder, jobs FROM nightshift_lease ORDER BY claimed, id LIMIT {end}) l
       STRAIGHT_JOIN JSON_TABLE(l.jobs, {tokens}) t LIMIT ?) c
@@ -500,6 +519,11 @@ SELECT r.queue_id AS id, q.name AS queue, r.outcome, r.age, r.most
 FROM nightshift_retention r LEFT JOIN nightshift_queue q ON q.id = r.queue_id
 ORDER BY r.queue_id = 0 DESC, q.name, r.outcome
 
+-- name: report_schedules_failed
+-- Schedules with jobs that could not be pushed, and why. Params: limit. Index: small table.
+-- Locks: none.
+SELECT name, error FROM nightshift_schedule WHERE error IS NOT NULL ORDER BY name LIMIT ?
+
 -- name: report_schema
 -- The version of the tables. Index: meta PRIMARY. Locks: none.
 SELECT value FROM nightshift_meta WHERE name = 'schema'
@@ -515,6 +539,29 @@ WHERE (h.id IS NOT NULL AND h.dead IS NULL)
 -- name: report_server
 -- The server's version and the database. Locks: none.
 SELECT VERSION() AS version, DATABASE() AS db
+
+-- name: report_sign
+-- A text that is another one when jobs, hosts or settings have changed, but for changes that leave
+-- all of its numbers as they were. Params: none. Index: PRIMARY of job, lease and scheduled, one row
+-- each; outcome, the last of each; small tables, whole. Locks: none.
+SELECT CONCAT_WS(' ',
+  (SELECT MAX(id) FROM nightshift_job),
+  (SELECT CONCAT(MAX(id), ':', MIN(id)) FROM nightshift_lease),
+  (SELECT CONCAT(job_id, ':', run) FROM nightshift_scheduled ORDER BY run_at, job_id LIMIT 1),
+  (SELECT MAX(run_at) FROM nightshift_scheduled),
+  (SELECT MAX(finished_at) FROM nightshift_finished WHERE outcome = 'done'),
+  (SELECT MAX(finished_at) FROM nightshift_finished WHERE outcome = 'dead'),
+  (SELECT MAX(finished_at) FROM nightshift_finished WHERE outcome = 'cancelled'),
+  (SELECT CONCAT(COUNT(*), ':', SUM(paused), ':', SUM(removed)) FROM nightshift_queue),
+  {paused_mark}, {all_paused},
+  (SELECT CONCAT(COUNT(*), ':', MAX(id)) FROM nightshift_pause),
+  (SELECT CONCAT(COUNT(*), ':', MAX(touched)) FROM nightshift_running),
+  (SELECT SUM(CRC32(CONCAT_WS(' ', id, dead, workers, busy, leaving, loads, old_scripts)))
+   FROM nightshift_holder),
+  (SELECT SUM(CRC32(CONCAT_WS(' ', holder, wanted, tuned, load_error))) FROM nightshift_served),
+  (SELECT SUM(CRC32(CONCAT_WS(' ', name, next_at, paused, skipped, error)))
+   FROM nightshift_schedule),
+  (SELECT SUM(CRC32(CONCAT_WS(' ', tab, rate))) FROM nightshift_source)) AS sign
 
 -- name: report_slots
 -- Slots that are held; rows with an owner that is gone are free ones and left out.

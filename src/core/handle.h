@@ -83,6 +83,7 @@ struct ns_db {
   void (*pruned)(void *arg, int64_t deleted); /* behind each of them; NULL: nothing is */
   void *pruned_arg;
   ns_listener *waiter; /* second connection of an embedded waiting claim */
+  ns_action action;    /* of people */
   ns_counters count;
 };
 

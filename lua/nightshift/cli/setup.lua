@@ -259,8 +259,8 @@ function commands.prune(args)
   local n = check_prunable(args, db._handle, given)
   if n == 0 then return print_deleted(args, 0) end
   local progress = output.progress("jobs", n)
-  local deleted, message, code = db._handle:prune(given.done or retention.BY_RULE, given.dead or retention.BY_RULE, 0,
-    progress.active and progress.show or nil)
+  local deleted, message, code = retention.prune(db._handle, given.done or retention.BY_RULE,
+    given.dead or retention.BY_RULE, progress.active and progress.show or nil)
   progress.finish()
   print_deleted(args, context.must(deleted, message, code))
 end

@@ -128,6 +128,8 @@ static ns_status delete_run(ns_db *db, ns_tx *tx, ns_err *err) {
   b->deleted = 0;
   if (st == NS_OK && !b->lives)
     st = delete_rows(db, b, &param, err);
+  if (b->deleted > 0)
+    tx->jobs = b->deleted;
   ns_buf_free(&text);
   return st;
 }
@@ -268,8 +270,7 @@ static ns_status find_root(ns_db *db, int64_t id, int64_t *root, ns_err *err) {
   if (st == NS_OK)
     st = ns_db_row(db, NS_SQL_PRUNE_ROOT, &row, err);
   if (st == NS_OK && row == NULL)
-    return ns_fail(err, NS_ENOTFOUND, "there is no job %lld, live or in the history",
-                   (long long)id);
+    return ns_db_no_job(id, err);
   if (st == NS_OK)
     *root = ns_int_or(&row[0], id);
   return st;
@@ -295,8 +296,11 @@ ns_status ns_prune_tree(ns_db *db, int64_t id, int64_t *deleted, ns_err *err) {
   else if (st == NS_OK && f == ENDLESS)
     st = ns_fail(err, NS_ESTATE, "the tree of job %lld has more than %d jobs or %d levels",
                  (long long)id, WALK, LEVELS);
-  else if (st == NS_OK)
+  else if (st == NS_OK) {
+    bool begun = ns_action_begin(db, "delete", id, ns_str("with all below it"), 0);
     st = delete_all(db, &tree, deleted, err);
+    ns_action_end(db, begun);
+  }
   free(tree.items);
   return st;
 }
@@ -407,8 +411,9 @@ static ns_status batch_run(ns_db *db, ns_tx *tx, ns_err *err) {
     p->more = p->n == BATCH;
   if (st == NS_OK && p->alone.n > 0) {
     batch b = {.items = p->alone.items, .n = p->alone.n};
-    ns_tx here = {.run = delete_run, .arg = &b};
+    ns_tx here = {.run = delete_run, .arg = &b, .jobs = tx->jobs};
     st = delete_run(db, &here, err);
+    tx->jobs = here.jobs;
   }
   return st;
 }
@@ -501,16 +506,6 @@ static ns_status prune_outcome(ns_db *db, pass *p, size_t *left, ns_past_row *at
   return NS_OK;
 }
 
-void ns_between(ns_db *db, bool (*on)(void *arg), void *arg) {
-  db->goes_on = on;
-  db->goes_on_arg = arg;
-}
-
-void ns_prune_tell(ns_db *db, void (*fn)(void *arg, int64_t deleted), void *arg) {
-  db->pruned = fn;
-  db->pruned_arg = arg;
-}
-
 /* Outcomes take turns to be first: a bounded prune may go no further than that. */
 static ns_status prune_all(ns_db *db, ns_retention *keep, size_t max_batches, int64_t *deleted,
                            ns_err *err) {
@@ -546,5 +541,7 @@ ns_status ns_prune(ns_db *db, int64_t keep_done, int64_t keep_dead, size_t max_b
     st = ns_finish_pending_look(db, err);
   if (st == NS_OK)
     st = ns_holder_past_prune(db, err);
+  if (st == NS_OK)
+    st = ns_admin_audit_prune(db, err);
   return st == NS_OK ? ns_holder_slots_prune(db, err) : st;
 }
