@@ -729,7 +729,7 @@ describe("--json", function()
     table.sort(wrong)
     assert.same({}, wrong)
     assert.same({}, untried)
-    local none = { work = true, top = true, help = true, completion = true } -- the log of work has --log json
+    local none = { work = true, top = true, web = true, help = true, completion = true } -- the log of work has its own
     for _, command in ipairs(parser._commands) do
       local has = false
       for _, option in ipairs(command._options) do has = has or option._name == "--json" end
@@ -744,7 +744,7 @@ describe("in words", function()
   it("each command tells its outcome, and ends with its exit code", function()
     local url = db.fresh()
     local handle <close> = assert(nightshift.open(url))
-    local q, seen = handle:queue "mail", { work = true, top = true } -- which have specs of their own
+    local q, seen = handle:queue "mail", { work = true, top = true, web = true } -- which have specs of their own
     local script = fixture.file("jobs.lua", [[return {
       good = function(job) return { n = job.payload } end,
       bad = function() return nil, "no luck" end,
@@ -789,6 +789,7 @@ describe("in words", function()
     try(0, { "retry", done }, "^" .. done .. " retried; it had been done\n$")
     try(1, { "retry", "999999999" }, "^nightshift: 999999999: .*%(NOT_FOUND%)")
     try(0, { "wait", other, done }, ("^%s done {\"n\":2}\n%s done "):format(other, done))
+    try(0, { "audit", "--verb", "pause" }, "\n[^\n]+ pause +[^\n]*mail")
     try(0, { "schedules" }, "^no schedules; handlers declare them")
     try(0, { "retain", "mail", "--done", "1d" }, "^QUEUE +DONE .*\nall .*\nmail +1d0h ")
     try(0, { "retention" }, "^QUEUE +DONE .*\nall .*\nmail +1d0h ")
