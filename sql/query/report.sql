@@ -19,6 +19,17 @@ FROM nightshift_attempt f
 WHERE f.job_id = ? AND f.kind <> 'printed'
 ORDER BY f.run
 
+-- name: report_attempts_last
+-- The last failed, crashed and lost attempts of one job, newest first, with the beginnings of their
+-- texts. Params: characters of an error, of a log, job id, limit. Index: attempt PRIMARY (job_id,
+-- run), backwards; holder and past_holder PRIMARY. Locks: none.
+SELECT f.run, f.kind, f.started, f.ended, f.holder, {ended_host} AS host, {ended_pid} AS pid,
+  CAST(f.worker AS SIGNED) AS worker, LEFT(f.error, ?) AS error, RIGHT(f.log, ?) AS log
+FROM nightshift_attempt f
+{ended_holder}
+WHERE f.job_id = ? AND f.kind <> 'printed'
+ORDER BY f.run DESC LIMIT ?
+
 -- name: report_audit
 -- Actions of people, the newest first. Params: µs since 1970 twice, verb twice, id twice: NULL for
 -- any; limit. Index: audit PRIMARY backwards, or at. Locks: none.
@@ -450,6 +461,17 @@ GROUP BY q.name, j.name ORDER BY n DESC, q.name, j.name LIMIT 20
 -- table.
 SELECT what, n, last FROM nightshift_mended ORDER BY what
 
+-- name: report_outcomes
+-- The states of a few jobs; of ended ones since when. Params: [id,…]. Index: PRIMARY of job and
+-- finished, one row at a time; all leases, for each live job. Locks: none.
+SELECT STRAIGHT_JOIN v.id, COALESCE(j.name, f.name) AS name,
+  IF(j.id IS NULL, f.outcome, {state}) AS state, f.finished_at
+FROM JSON_TABLE(?, {ids}) v
+LEFT JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id
+LEFT JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = v.id
+LEFT JOIN {lease}
+WHERE j.id IS NOT NULL OR f.id IS NOT NULL
+
 -- name: report_outputs
 -- What runs of a job have printed that have not failed, oldest first. Params: job id. Index: attempt
 -- PRIMARY. Locks: none.
@@ -500,6 +522,17 @@ WHERE (outcome = 'done' AND finished_at < ?)
    OR (outcome = 'dead' AND finished_at < ?) OR (outcome = 'cancelled' AND finished_at < ?)
 GROUP BY outcome
 
+-- name: report_pushed
+-- Jobs that were pushed into the first hundred queues, in the order in which those were made; NULL:
+-- into all queues. Index: PRIMARY of queue, its first rows; of minute, one row each. Locks: none.
+SELECT q.name AS queue, q.removed, COALESCE(m.pushed, 0) AS pushed
+FROM (SELECT id, name, removed FROM nightshift_queue FORCE INDEX (PRIMARY) ORDER BY id LIMIT 100) q
+LEFT JOIN nightshift_minute m FORCE INDEX (PRIMARY)
+  ON m.minutes = 0 AND m.at = 0 AND m.queue_id = q.id
+UNION ALL
+SELECT NULL, FALSE, pushed FROM nightshift_minute
+WHERE minutes = 0 AND at = 0 AND queue_id = 0
+
 -- name: report_reload
 -- Hosts that are not known dead, with the outcome of the last reading of their scripts. age: µs
 -- since they registered; silent: µs since their last beat. Index: small tables; PRIMARY of
@@ -519,6 +552,19 @@ SELECT r.queue_id AS id, q.name AS queue, r.outcome, r.age, r.most
 FROM nightshift_retention r LEFT JOIN nightshift_queue q ON q.id = r.queue_id
 ORDER BY r.queue_id = 0 DESC, q.name, r.outcome
 
+-- name: report_running
+-- Jobs that have run for about a second, the longest first, or one of them. Params: job id or NULL
+-- twice, limit. Index: all rows of running, which has jobs that run long; PRIMARY of job, queue and
+-- holder. Locks: none.
+SELECT j.id, q.name AS queue, j.name, r.run, r.holder, h.host, h.pid, r.worker, r.started,
+  r.touched, r.progress, r.status
+FROM nightshift_running r
+STRAIGHT_JOIN nightshift_job j ON j.id = r.job_id AND j.run = r.run
+STRAIGHT_JOIN nightshift_queue q ON q.id = j.queue_id
+LEFT JOIN nightshift_holder h ON h.id = r.holder
+WHERE ? IS NULL OR r.job_id = ?
+ORDER BY r.started, r.job_id LIMIT ?
+
 -- name: report_schedules_failed
 -- Schedules with jobs that could not be pushed, and why. Params: limit. Index: small table.
 -- Locks: none.
@@ -527,6 +573,27 @@ SELECT name, error FROM nightshift_schedule WHERE error IS NOT NULL ORDER BY nam
 -- name: report_schema
 -- The version of the tables. Index: meta PRIMARY. Locks: none.
 SELECT value FROM nightshift_meta WHERE name = 'schema'
+
+-- name: report_series
+-- What has happened in the last buckets of so many minutes, in the order of the list. The newest has
+-- the last minute that has been over for 15 seconds. Params: minutes of a bucket, queue's name or
+-- NULL: all, twice, [n,…]: how many buckets before the newest. Index: PRIMARY, one row at a time.
+-- Locks: none.
+SELECT STRAIGHT_JOIN s.newest - v.id * s.us AS at, COALESCE(m.done, 0) AS done,
+  COALESCE(m.failed, 0) AS failed, COALESCE(m.dead, 0) AS dead,
+  COALESCE(m.cancelled, 0) AS cancelled, COALESCE(m.pushed, 0) AS pushed,
+  COALESCE(m.waits, 0) AS waits, COALESCE(m.waited, 0) AS waited,
+  COALESCE(m.longest_wait, 0) AS longest_wait, COALESCE(m.runs, 0) AS runs,
+  COALESCE(m.ran, 0) AS ran, COALESCE(m.longest_run, 0) AS longest_run
+FROM (SELECT p.minutes, p.minutes * 60000000 AS us, p.queue_id,
+        (p.told - 1) DIV (p.minutes * 60000000) * (p.minutes * 60000000) AS newest
+      FROM (SELECT CAST(? AS SIGNED) AS minutes,
+              ({now} - 15000000) DIV 60000000 * 60000000 AS told,
+              IF(? IS NULL, 0, (SELECT id FROM nightshift_queue WHERE name = ?)) AS queue_id) p) s
+JOIN JSON_TABLE(?, {ids}) v
+LEFT JOIN nightshift_minute m FORCE INDEX (PRIMARY)
+  ON m.minutes = s.minutes AND m.at = s.newest - v.id * s.us AND m.queue_id = s.queue_id
+ORDER BY v.id DESC
 
 -- name: report_served
 -- The handlers of hosts: of live ones and of the ones that ended within a minute. Params: none.
@@ -543,7 +610,7 @@ SELECT VERSION() AS version, DATABASE() AS db
 -- name: report_sign
 -- A text that is another one when jobs, hosts or settings have changed, but for changes that leave
 -- all of its numbers as they were. Params: none. Index: PRIMARY of job, lease and scheduled, one row
--- each; outcome, the last of each; small tables, whole. Locks: none.
+-- each; outcome, and audit, the last of each; small tables, whole. Locks: none.
 SELECT CONCAT_WS(' ',
   (SELECT MAX(id) FROM nightshift_job),
   (SELECT CONCAT(MAX(id), ':', MIN(id)) FROM nightshift_lease),
@@ -561,7 +628,8 @@ SELECT CONCAT_WS(' ',
   (SELECT SUM(CRC32(CONCAT_WS(' ', holder, wanted, tuned, load_error))) FROM nightshift_served),
   (SELECT SUM(CRC32(CONCAT_WS(' ', name, next_at, paused, skipped, error)))
    FROM nightshift_schedule),
-  (SELECT SUM(CRC32(CONCAT_WS(' ', tab, rate))) FROM nightshift_source)) AS sign
+  (SELECT SUM(CRC32(CONCAT_WS(' ', tab, rate))) FROM nightshift_source),
+  (SELECT CONCAT(id, ':', jobs) FROM nightshift_audit ORDER BY id DESC LIMIT 1)) AS sign
 
 -- name: report_slots
 -- Slots that are held; rows with an owner that is gone are free ones and left out.
@@ -607,6 +675,15 @@ SELECT run, kind, ended, LEFT(error, 300) AS error
 FROM nightshift_attempt
 WHERE job_id = ? AND kind <> 'printed'
 ORDER BY run DESC LIMIT 1
+
+-- name: report_why_busy
+-- How many jobs a holder has, up to so many. Params: holder, how many. Index: key holder of lease,
+-- job PRIMARY. Locks: none.
+SELECT COUNT(*) AS n
+FROM (SELECT 1 FROM nightshift_lease l
+      STRAIGHT_JOIN JSON_TABLE(l.jobs, {tokens}) c
+      STRAIGHT_JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = c.id AND j.run = c.run
+      WHERE l.holder = ? LIMIT ?) x
 
 -- name: report_why_children
 -- The first children that live. Params: job id, the most children to look at,
@@ -657,14 +734,10 @@ WHERE l.holder = ?
 GROUP BY q.name
 
 -- name: report_why_hosts
--- Live holders, with their handlers and the number of jobs they hold. Params: none. Index: all
--- holders, they are few; PRIMARY of served, key holder of lease, job PRIMARY. Locks: none.
+-- Live holders, with their handlers. Params: none. Index: all holders, they are few; PRIMARY of
+-- served. Locks: none.
 SELECT h.id, h.kind, h.host, h.pid, s.workers, s.queues, s.handlers, s.reserves, {now} - h.beat AS silent,
-  IS_FREE_LOCK(CONCAT('nightshift:', {here}, ':', h.id)) AS free,
-  (SELECT COUNT(*) FROM nightshift_lease l
-   STRAIGHT_JOIN JSON_TABLE(l.jobs, {tokens}) c
-   STRAIGHT_JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = c.id AND j.run = c.run
-   WHERE l.holder = h.id) AS held
+  IS_FREE_LOCK(CONCAT('nightshift:', {here}, ':', h.id)) AS free
 FROM nightshift_holder h
 LEFT JOIN nightshift_served s ON s.holder = h.id
 WHERE h.dead IS NULL

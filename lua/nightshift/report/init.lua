@@ -439,23 +439,34 @@ function report.rates(handle, outcome, now, span)
   return n / seconds, by_queue
 end
 
---- Everything db:stats shows.
+--- Holders that are not known dead, with verdicts of theirs that wait to be written.
 ---@param handle userdata core handle
-function report.stats(handle)
-  local now, message, code = handle:now()
-  if not now then return nil, message, code end
-  local queues, holders
-  queues, message, code = count_queues(handle, now)
-  if not queues then return nil, message, code end
-  holders, message, code = units.rows(handle:execute "@report_holders")
+---@return nightshift.Holder[]|nil
+---@return string? message
+---@return string? code
+function report.holders(handle)
+  local holders, message, code = units.rows(handle:execute "@report_holders")
   if not holders then return nil, message, code end
-  local left, late
+  local late
   late, message, code = hosts.owed(handle)
   if not late then return nil, message, code end
   for _, holder in ipairs(holders) do
     local told = late[holder.id]
     holder.unsettled = told and { n = told.n, oldest = units.seconds(told.oldest), server = told.server }
   end
+  return holders
+end
+
+--- Everything db:stats shows.
+---@param handle userdata core handle
+function report.stats(handle)
+  local now, message, code = handle:now()
+  if not now then return nil, message, code end
+  local queues, holders, left
+  queues, message, code = count_queues(handle, now)
+  if not queues then return nil, message, code end
+  holders, message, code = report.holders(handle)
+  if not holders then return nil, message, code end
   left, message, code = hosts.unserved(handle, true)
   if not left then return nil, message, code end
   local paused
@@ -480,24 +491,24 @@ local function tell_queues(host, queues)
   host.family("nightshift_jobs", "Jobs by queue and state; counts stop at " .. MOST .. ".")
   for _, row in ipairs(queues) do
     for _, state in ipairs(STATES) do
-      if row[state] then host.gauge("nightshift_jobs", row[state], "queue", row.name, "state", state) end
+      if row[state] then host.sample("nightshift_jobs", row[state], "queue", row.name, "state", state) end
     end
   end
   host.family("nightshift_jobs_capped", "1: there may be more jobs than were counted.")
   for _, row in ipairs(queues) do
     for _, state in ipairs(STATES) do
       if row.approximate and row.approximate[state] then
-        host.gauge("nightshift_jobs_capped", 1, "queue", row.name, "state", state)
+        host.sample("nightshift_jobs_capped", 1, "queue", row.name, "state", state)
       end
     end
   end
   host.family("nightshift_queue_oldest_ready_age_seconds", "How long the oldest ready job has waited; 0: none is.")
   for _, row in ipairs(queues) do
-    host.gauge("nightshift_queue_oldest_ready_age_seconds", math.max(row.oldest or 0, 0), "queue", row.name)
+    host.sample("nightshift_queue_oldest_ready_age_seconds", math.max(row.oldest or 0, 0), "queue", row.name)
   end
   host.family("nightshift_queue_paused", "1: none of its jobs is started.")
   for _, row in ipairs(queues) do
-    host.gauge("nightshift_queue_paused", row.paused and 1 or 0, "queue", row.name)
+    host.sample("nightshift_queue_paused", row.paused and 1 or 0, "queue", row.name)
   end
 end
 
@@ -512,7 +523,31 @@ local function tell_unserved(self)
     self.unserved, self.unserved_at = sums, now
   end
   self.host.family("nightshift_jobs_unserved", "Ready jobs with a name that no live host serves.")
-  for queue, n in pairs(self.unserved) do self.host.gauge("nightshift_jobs_unserved", n, "queue", queue) end
+  for queue, n in pairs(self.unserved) do self.host.sample("nightshift_jobs_unserved", n, "queue", queue) end
+  return true
+end
+
+local OTHER = "other" -- queues behind the first hundred together
+
+--- Pushed jobs by queue, as their handles have told them: sums that no restart sets back. Queues have
+-- their own counts by the order in which they were made, so no count moves to another one.
+local function tell_pushed(self)
+  local rows, message, code = self.handle:execute("@report_pushed")
+  if not rows then return code == "DENIED" or nil, message, code end -- an account with older grants
+  local counts, names, rest = {}, {}, 0
+  for _, row in ipairs(rows) do
+    rest = row.queue and rest - row.pushed or rest + row.pushed
+    if row.queue and row.removed == 0 then counts[row.queue], names[#names + 1] = row.pushed, row.queue end
+  end
+  if rest > 0 then
+    if not counts[OTHER] then names[#names + 1] = OTHER end
+    counts[OTHER] = (counts[OTHER] or 0) + rest
+  end
+  self.host.family("nightshift_jobs_enqueued_total", "Jobs that hosts and programs have pushed since the tables were "
+    .. "made, told once a minute; not those of SQL.", "counter")
+  for _, name in ipairs(names) do
+    self.host.sample("nightshift_jobs_enqueued_total", counts[name], "queue", name)
+  end
   return true
 end
 
@@ -532,9 +567,10 @@ local function tell_figures(self)
   local live = 0
   for _, row in ipairs(holders) do live = live + (row.kind == "host" and 1 or 0) end
   host.family("nightshift_hosts", "Live hosts of the database.")
-  host.gauge("nightshift_hosts", live)
+  host.sample("nightshift_hosts", live)
   local ok
   ok, message, code = tell_unserved(self)
+  if ok then ok, message, code = tell_pushed(self) end
   if not ok then return nil, message, code end
   return server[1].version
 end
@@ -603,6 +639,12 @@ function report.progress(handle, limit)
   return units.rows(handle:execute("@report_progress", limit))
 end
 
+--- Up to `limit` jobs that have run for about a second, the longest first; with an id that job, if
+-- it is one.
+function report.running(handle, limit, id)
+  return units.rows(handle:execute("@report_running", id or core.null, id or core.null, limit))
+end
+
 --- Failed attempts of a job, oldest first.
 function report.attempts(handle, id)
   return units.rows(handle:execute("@report_attempts", id))
@@ -611,6 +653,28 @@ end
 --- What runs have printed that have not failed, oldest first: of polls the last ten.
 function report.outputs(handle, id)
   return units.rows(handle:execute("@report_outputs", id))
+end
+
+--- The last `limit` of them, newest first: of each error the beginning, of each log the end, so many
+-- characters.
+function report.last_attempts(handle, id, limit, characters)
+  return units.rows(handle:execute("@report_attempts_last", characters, characters, id, limit))
+end
+
+--- The states of some jobs by id: {name =, state =, finished_at =}. Jobs that are unknown are left
+-- out.
+---@param handle userdata core handle
+---@param ids integer[]
+---@return table<integer, table>|nil
+---@return string? message
+---@return string? code
+function report.outcomes(handle, ids)
+  local found = {}
+  if #ids == 0 then return found end
+  local rows, message, code = units.rows(handle:execute("@report_outcomes", "[" .. table.concat(ids, ",") .. "]"))
+  if not rows then return nil, message, code end
+  for _, row in ipairs(rows) do found[row.id] = row end
+  return found
 end
 
 --- Ids of up to `limit` jobs that wait for this one.

@@ -191,6 +191,20 @@ progress { width: 96px; height: 8px; accent-color: var(--accent); vertical-align
 details > summary { cursor: pointer; color: var(--dim); }
 details[open] > summary { margin: 0 0 8px; }
 
+/* ---------------------------------------------------------------- trees, flows */
+.bare, .path, .tree, .tree ul { margin: 0; padding: 0; list-style: none; }
+.tree ul { margin: 0 0 0 8px; padding: 0 0 0 16px; border-left: 1px solid var(--line); }
+.tree li { padding: 4px 0; }
+.path { display: flex; flex-wrap: wrap; gap: 4px 8px; padding: 0 0 8px; }
+.path li + li::before { content: "› "; color: var(--dim); }
+.flow { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 208px), 1fr)); gap: 8px 24px; }
+.flow h3 { margin: 0 0 8px; color: var(--dim); }
+.flow > div + div { padding: 0 0 0 24px; border-left: 1px solid var(--line); }
+.bare li { padding: 0 0 4px; overflow-wrap: anywhere; }
+.why { overflow-wrap: anywhere; }
+fieldset.panel legend { padding: 0 8px; color: var(--dim); font-size: 12px; }
+fieldset.panel .toolbar { margin: 0 0 8px; }
+
 /* --------------------------------------------------------------------- forms */
 .button, button, input, select, textarea { font: inherit; color: inherit; }
 .button, button:not(.plain) {
@@ -409,7 +423,8 @@ local SCRIPT <const> = [=[
 
   /* ------------------------------------------------------------------------- forms */
   doc.addEventListener("submit", (event) => {
-    const form = event.target, asks = form.dataset.confirm;
+    const form = event.target, by = event.submitter;
+    const asks = (by && by.dataset.confirm) || form.dataset.confirm;
     if (asks && !window.confirm(asks)) return event.preventDefault();
     if (form.method === "post") setTimeout(() => {
       for (const button of form.querySelectorAll("button")) button.disabled = true;

@@ -85,7 +85,7 @@ local function load_pages()
       page.segments = segments_of(page.path)
       list[#list + 1] = page
       if item[2] then
-        entries[#entries + 1] = { path = page.path, title = page.title, nav = page.nav, key = item[2] }
+        entries[#entries + 1] = { path = page.path, title = page.entry or page.title, nav = page.nav, key = item[2] }
       end
     end
   end

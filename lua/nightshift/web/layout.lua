@@ -202,6 +202,14 @@ local function add_json(out, value, indent)
   add((n > 0 and indent or "") .. (keys and "}" or "]"))
 end
 
+--- The JSON of a value on several lines; one of more than JSON_MAX bytes is not whole.
+---@return string
+function layout.pretty(value)
+  local out = { size = 0 }
+  add_json(out, value, "\n")
+  return table.concat(out)
+end
+
 --- Cuts a text at a number of bytes, at the end of a character.
 local function cut(text, max)
   if #text <= max then return text end
@@ -305,9 +313,7 @@ function layout.helpers(site)
 
   --- A value as indented JSON, without redacted values, of a bounded length.
   function h.json(value)
-    local out = { size = 0 }
-    add_json(out, site.redact(value), "\n")
-    local text = table.concat(out)
+    local text = layout.pretty(site.redact(value))
     local whole = #text <= JSON_MAX
     return raw(('<pre class="json" tabindex="0">%s%s</pre>'):format(escape(cut(text, JSON_MAX)), whole and "" or "\n…"))
   end
