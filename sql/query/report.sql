@@ -533,6 +533,17 @@ UNION ALL
 SELECT NULL, FALSE, pushed FROM nightshift_minute
 WHERE minutes = 0 AND at = 0 AND queue_id = 0
 
+-- name: report_rates
+-- Jobs that have ended in each queue, in so many minutes up to the last that has been over for 15
+-- seconds. Params: how many. Index: PRIMARY of minute, a range of its last minutes. Locks: none.
+SELECT STRAIGHT_JOIN q.name AS queue,
+  CAST(SUM(m.done + m.dead + m.cancelled) AS SIGNED) AS ended
+FROM (SELECT CAST(? AS SIGNED) AS n, ({now} - 15000000) DIV 60000000 * 60000000 AS told) s
+JOIN nightshift_minute m FORCE INDEX (PRIMARY)
+  ON m.minutes = 1 AND m.at >= s.told - s.n * 60000000 AND m.at < s.told
+JOIN nightshift_queue q FORCE INDEX (PRIMARY) ON q.id = m.queue_id
+GROUP BY q.id
+
 -- name: report_reload
 -- Hosts that are not known dead, with the outcome of the last reading of their scripts. age: µs
 -- since they registered; silent: µs since their last beat. Index: small tables; PRIMARY of
