@@ -32,7 +32,7 @@ ORDER BY f.run DESC LIMIT ?
 
 -- name: report_audit
 -- Actions of people, the newest first. Params: µs since 1970 twice, verb twice, id twice: NULL for
--- any; limit. Index: audit PRIMARY backwards, or at. Locks: none.
+-- any; limit. Index: audit PRIMARY or verb, backwards, or at. Locks: none.
 SELECT a.id, a.at, a.verb, a.what, a.job, a.jobs, a.account, a.host, a.pid, a.via
 FROM nightshift_audit a
 WHERE (? IS NULL OR a.at >= ?) AND (? IS NULL OR a.verb = ?) AND (? IS NULL OR a.id < ?)
@@ -116,6 +116,19 @@ FROM ((SELECT DISTINCT job_id FROM nightshift_edge LIMIT ?)
        WHERE paused IS NOT NULL AND (SELECT COUNT(*) FROM nightshift_pause) > 0)) e
 STRAIGHT_JOIN nightshift_job j ON j.id = e.job_id AND j.unmet > 0
 GROUP BY j.queue_id
+
+-- name: report_drain
+-- How many jobs are ready, and scheduled for the next microseconds: 5,000,000 of each at most.
+-- Params: [queue,…] or NULL: all, twice; microseconds; the queues again. Index: PRIMARY of queue, of
+-- ready, and of scheduled, a range. Locks: none.
+SELECT (SELECT COUNT(*) FROM (SELECT 1 FROM nightshift_ready r
+    JOIN nightshift_queue q ON q.id = r.queue_id AND NOT q.paused
+    WHERE r.job_id > 0 AND (? IS NULL OR JSON_CONTAINS(?, JSON_QUOTE(q.name)))
+    LIMIT 5000000) a)
+  + (SELECT COUNT(*) FROM (SELECT 1 FROM nightshift_scheduled s
+    JOIN nightshift_queue q ON q.id = s.queue_id AND NOT q.paused
+    WHERE s.run_at <= {now} + ? AND (? IS NULL OR JSON_CONTAINS(?, JSON_QUOTE(q.name)))
+    LIMIT 5000000) b) AS n
 
 -- name: report_ended
 -- Jobs of an outcome that ended since an instant, by queue, and the oldest of their ends: of the
@@ -458,6 +471,13 @@ LEFT JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id
 LEFT JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = v.id
 LEFT JOIN {lease}
 WHERE j.id IS NOT NULL OR f.id IS NOT NULL
+
+-- name: report_outputs
+-- What runs of a job have printed that have not failed, oldest first. Params: job id. Index: attempt
+-- PRIMARY. Locks: none.
+SELECT run, ended, log FROM nightshift_attempt
+WHERE job_id = ? AND kind = 'printed'
+ORDER BY run
 
 -- name: report_owed
 -- Sessions of this database that tell which verdicts their hosts owe (told: see holder_owes).

@@ -115,7 +115,7 @@ $(h.empty("No host is there, so no job is run. Start one with a file of handlers
 # end
 # for _, row in ipairs(hosts) do
 <section class="panel host" aria-labelledby="host-$(row.id)">
-<h2 id="host-$(row.id)">$(row.host) <span class="dim">process $(row.pid), host $(row.id)</span></h2>
+<h2 id="host-$(row.id)">$(row.host) <span class="more dim">process $(row.pid), host $(row.id)</span></h2>
 # if row.trouble then
 <p class="error">$(row.trouble)</p>
 # end
