@@ -65,7 +65,8 @@ end
 local function tell_minutes(name)
   server.sql(([[
     INSERT IGNORE INTO %s.nightshift_minute
-    SELECT 1, UNIX_TIMESTAMP() DIV 60 * 60000000 - seq * 60000000, q.id, ROUND(n), ROUND(4 * POW(SIN(seq * seq), 6)), seq %% 29 = 5, 0,
+    SELECT 1, UNIX_TIMESTAMP() DIV 60 * 60000000 - seq * 60000000, q.id, ROUND(n), ROUND(4 * POW(SIN(seq * seq), 6)),
+      seq %% 29 = 5, 0,
       ROUND(52 + 24 * SIN(seq / 11)), n, n * (60000 + 40000 * SIN(seq / 5)), 400000, n,
       n * (210000 + 90000 * SIN(seq / 17)), 900000
     FROM (SELECT seq, 50 + 25 * SIN(seq / 11 - 0.2) + 4 * SIN(seq * 7) AS n FROM seq_0_to_70) s
