@@ -37,7 +37,7 @@ BASE_O := $(call objects,base)
 PRIV_O := $(call objects,private)
 CORE_O := $(call objects,core) $(O)/gen/ns_sql.o
 LUAC_O := $(call objects,lua)
-HOST_O := $(call objects,host)
+HOST_O := $(filter-out $(O)/host/screen.o,$(call objects,host))
 
 $(O)/base/%.o: SEES = -Isrc/include -Isrc/base
 $(O)/core/%.o: SEES = -Isrc/include -Isrc/base -Isrc/core -I$(O)/gen $(MARIADB_CFLAGS)
@@ -46,10 +46,11 @@ $(O)/private/%.o: SEES = -Isrc/include -Isrc/base -Isrc/core -Isrc/private
 $(O)/lua/%.o:  SEES = -Isrc/include -Isrc/base -Isrc/private -Isrc/lua $(LUA_CFLAGS)
 $(O)/host/%.o: SEES = -Isrc/include -Isrc/base -Isrc/core -Isrc/host \
   $(if $(filter $(SPEAKS_LUA),$@),-Isrc/lua $(LUA_CFLAGS))
-SPEAKS_LUA := $(addprefix $(O)/host/,main.o config.o runner.o runners.o schedules.o figures.o process/zygote.o \
-  worker/%.o)
-# Only the program has these: position independent, but no library.
+SPEAKS_LUA := $(addprefix $(O)/host/,main.o config.o runner.o runners.o schedules.o figures.o screen.o \
+  process/zygote.o worker/%.o)
+# Only the program has these: position independent, but no library; but for the terminal of `top`.
 $(O)/host/%.o: PIC := -fPIE
+$(O)/host/screen.o: PIC := -fPIC
 # Tests and benches see all.
 ALL_SEE = -Isrc/include -Isrc/base -Isrc/core -Isrc/private -Isrc/lua -Isrc/host -I$(O)/gen
 
@@ -81,8 +82,10 @@ $(O)/gen/ns_sql_names.h $(O)/gen/ns_sql.c: sql/embed.awk $(SQL)
 MODULE  := $(O)/nightshift/core.so
 PROGRAM := $(O)/bin/nightshift
 LIBRARY := $(O)/libnightshift.a
+# Of the program; for `top` alone, so that nothing else loads ncurses. Without that it is not built.
+SCREEN  := $(if $(CURSES_LIBS),$(O)/nightshift/host/screen.so)
 
-all: $(MODULE) $(PROGRAM) $(LIBRARY)
+all: $(MODULE) $(PROGRAM) $(LIBRARY) $(SCREEN)
 
 $(LIBRARY): $(BASE_O) $(CORE_O)
 	$(SAY) AR $@
@@ -100,6 +103,12 @@ $(PROGRAM): $(HOST_O) $(LUAC_O) $(PRIV_O) $(LIBRARY)
 	$(SAY) LINK $@
 	$(Q)$(CC) $(LDFLAGS) -pie -rdynamic -o $@ $^ $(MARIADB_LIBS) $(JANSSON_LIBS) $(UV_LIBS) $(MHD_LIBS) \
 	  $(LUA_LIBS) -lm
+
+# nodelete: handlers of signals that ncurses leaves behind.
+$(O)/nightshift/host/screen.so: $(O)/host/screen.o
+	@mkdir -p $(@D)
+	$(SAY) LINK $@
+	$(Q)$(CC) -shared -Wl,-z,nodelete $(LDFLAGS) -o $@ $^ $(CURSES_LIBS) -lm
 
 # ------------------------------------------------------------------- try
 

@@ -798,6 +798,25 @@ function Db:retention() end
 ---@return nightshift.Code? code
 function Db:prune(opts) end
 
+---@class nightshift.Action what a person, or a program, has done to jobs, queues, …
+---@field id integer
+---@field at number when
+---@field verb string the method, as `cancel`, `pause`, `schedule_run`
+---@field what string to what it was done
+---@field job integer? the job that it was about
+---@field jobs integer how many it has changed
+---@field account string the server's USER() of the session
+---@field host string the machine
+---@field pid integer
+---@field via "shell"|"lua"|"page"|"c"|"handler"
+
+--- Actions of people, the newest first; rows go after 90 days.
+---@param opts {since: number|string|nil, verb: string?, before: integer?, limit: integer?}? before: an id; limit: 100
+---@return nightshift.Action[]? actions
+---@return string? message
+---@return nightshift.Code? code `INVALID`
+function Db:audit(opts) end
+
 --- Looks at all other holders and gives back claims of dead ones. Living hosts and waiting
 --- handles do it by themselves; this is for where none may live.
 ---@param opts {wait: nightshift.Duration?}? how long it may take to be sure; 2 s

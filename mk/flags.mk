@@ -15,6 +15,8 @@ JANSSON_LIBS   ?= $(shell $(PKG) --libs jansson 2>/dev/null)
 UV_LIBS        ?= $(shell $(PKG) --libs libuv 2>/dev/null)
 # For `work --http`; where it is missing the program is built without that.
 MHD_LIBS       ?= $(shell $(PKG) --libs libmicrohttpd 2>/dev/null)
+# For `top`; the same.
+CURSES_LIBS    ?= $(shell $(PKG) --libs ncursesw 2>/dev/null)
 
 # `make DEBUG=1` builds with asserts, tiny first buffers and little optimisation;
 # SAN=address,undefined (or thread) adds sanitizers. Each has its own folder:

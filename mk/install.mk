@@ -15,6 +15,7 @@ install: all man
 	install -d "$(DESTDIR)$(BINDIR)" "$(DESTDIR)$(LIBDIR)/nightshift"
 	install -m 755 $(PROGRAM) "$(DESTDIR)$(BINDIR)/nightshift"
 	install -m 755 $(MODULE) "$(DESTDIR)$(LIBDIR)/nightshift/core.so"
+	test -z "$(SCREEN)" || install -D -m 755 $(SCREEN) "$(DESTDIR)$(LIBDIR)/nightshift/host/screen.so"
 	install -d "$(DESTDIR)$(INCDIR)" "$(DESTDIR)$(CLIBDIR)/pkgconfig"
 	install -m 644 $(PUBLIC:%=src/include/%) "$(DESTDIR)$(INCDIR)"
 	install -m 644 $(LIBRARY) "$(DESTDIR)$(CLIBDIR)"
@@ -59,6 +60,8 @@ DEB_TREE  = DESTDIR=$(abspath $(DEB))/tree PREFIX=/usr LIBDIR=/usr/lib/$(MULTIAR
   CLIBDIR=/usr/lib/$(MULTIARCH) ZSHDIR=/usr/share/zsh/vendor-completions VERSION=$(VERSION)
 DEB_DOC   = $(DEB)/tree/usr/share/doc/nightshift
 DEB_ELF   = tree/usr/bin/nightshift tree/usr/lib/$(MULTIARCH)/lua/5.4/nightshift/core.so
+# What it links is recommended: only `top` needs it.
+DEB_SCREEN = $(if $(SCREEN),tree/usr/lib/$(MULTIARCH)/lua/5.4/nightshift/host/screen.so)
 define DEB_CONTROL
 Package: nightshift
 Version: $(VERSION)-1
@@ -67,7 +70,7 @@ Priority: optional
 Architecture: $(ARCH)
 Maintainer: the Nightshift authors <root@localhost>
 Depends: @DEPENDS@, lua-argparse, passwd
-Recommends: lua5.4, tzdata
+Recommends: lua5.4, tzdata, libncursesw6
 Suggests: mariadb-server, mariadb-server-core, mariadb-client-core
 Description: durable background jobs for Lua on MariaDB
  A C library pushes jobs into MariaDB tables and claims them. A host program runs
@@ -107,7 +110,7 @@ deb: all
 	@rm -rf $(DEB) && mkdir -p $(DEB)/debian $(DEB)/tree/DEBIAN $(DEB_DOC)
 	@$(MAKE) --no-print-directory -s install $(DEB_TREE)
 	@install -d -m 755 $(DEB)/tree/etc/nightshift
-	@cd $(DEB) && strip --strip-unneeded $(DEB_ELF) && strip --strip-debug tree/usr/lib/$(MULTIARCH)/*.a && \
+	@cd $(DEB) && strip --strip-unneeded $(DEB_ELF) $(DEB_SCREEN) && strip --strip-debug tree/usr/lib/$(MULTIARCH)/*.a && \
 	  printf 'Source: nightshift\n\nPackage: nightshift\nArchitecture: any\n' > debian/control && \
 	  dpkg-shlibdeps -O $(DEB_ELF:%=-e%) | sed 's/^shlibs:Depends=//' > depends
 	@gzip -9n $(DEB)/tree/usr/share/man/man1/*.1

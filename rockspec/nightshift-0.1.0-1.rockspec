@@ -4,7 +4,7 @@
 -- server is reachable. The program `nightshift` also needs argparse: Debian's
 -- lua-argparse, or `luarocks --lua-version=5.4 install argparse`. The module
 -- does not. `work --http` needs libmicrohttpd, with its header where this is built;
--- without that the program is built without it.
+-- without that the program is built without it. The same is true of `top` and ncurses.
 rockspec_format = "3.0"
 package = "nightshift"
 version = "0.1.0-1"

@@ -101,6 +101,8 @@ describe("make deb", function()
       "lua%-argparse" } do
       assert.matches(package, needs)
     end
+    assert.is_nil(needs:find "ncurses") -- only `top` needs it
+    assert.matches("libncursesw6", io.popen(("dpkg-deb -f %s Recommends"):format(new)):read "a")
   end)
 
   it("makes one that installs, runs, upgrades, and leaves nothing when it is purged", function()

@@ -366,6 +366,7 @@ describe("the testing kit", function()
     -- no instants, or ones of the world outside
     local no_time = " id job_id lease holder on_id parent root seq nonce backoff timeout paused connection row_id "
       .. "thread n token last_job version declared beat cycle dead load_began load_ended age most skew "
+      .. "job jobs "
     local untouched = { ["job.since"] = true, ["finished.since"] = true, ["holder.started"] = true,
       ["past_holder.started"] = true, ["past_holder.ended"] = true,
       ["served.ended"] = true, ["ready.ready_at"] = true, ["mended.last"] = true, ["notice.created"] = true,

@@ -80,10 +80,11 @@ local function change_of(checked, make, row)
   return own, text
 end
 
---- Changes a job, and has it run again, in a transaction.
+--- Changes a job, and has it run again, in a transaction. Both count the job for the audit.
 local function write_again(handle, id, ...)
   must(handle:update(id, ...))
-  return must(handle:retry(id))
+  must(handle:retry(id))
+  return must(handle:act_note(-1))
 end
 
 --- Changes one job. STATE: it cannot be changed, has gone on, or was changed by another.

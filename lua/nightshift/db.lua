@@ -4,6 +4,7 @@
 -- wraps the core's handle, which owns everything that must be freed; closing
 -- twice is allowed, using a closed handle raises.
 
+local audit = require "nightshift.audit"
 local core = require "nightshift.core"
 local jobs = require "nightshift.jobs"
 local lock = require "nightshift.lock"
@@ -282,8 +283,12 @@ function methods:prune(opts)
   local given, message, code = options.read("prune", opts, PRUNE)
   if not given then return nil, message, code end
   if given.tree and (given.done or given.dead) then options.raise "prune: 'tree' goes without 'done' and 'dead'" end
-  if given.tree then return handle:prune_tree(given.tree) end
-  return handle:prune(given.done or retention().BY_RULE, given.dead or retention().BY_RULE, 0)
+  if given.tree then
+    local part <close> = audit.begin(handle, "prune", "with all below it", given.tree)
+    return part.action.handle:prune_tree(given.tree)
+  end
+  return options.values(retention().prune(handle, given.done or retention().BY_RULE,
+    given.dead or retention().BY_RULE))
 end
 
 --- How long ended jobs of a queue are kept, and how many; all hosts delete what is more. {done =,
@@ -312,6 +317,20 @@ end
 ---@return string? message
 ---@return string? code
 function methods:retention() return retention().list(live(self, "retention")) end
+
+--- Actions of people, the newest first: {id =, at =, verb =, what =, job =, jobs =, account =,
+-- host =, pid =, via =}. `jobs`: how many the action has changed; `via`: "shell", "lua", "page",
+-- "c" or "handler". `before` goes on behind the row of that id. `limit` is 100.
+---@param opts {since: number|string?, verb: string?, before: integer?, limit: integer?}?
+---@return table[]|nil
+---@return string? message
+---@return string? code
+function methods:audit(opts)
+  local handle = live(self, "audit")
+  local given, message, code = options.read("audit", opts, report().AUDIT)
+  if not given then return nil, message, code end
+  return options.values(report().audit(handle, given))
+end
 
 local RESCUE = { wait = options.duration }
 

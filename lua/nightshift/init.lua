@@ -78,6 +78,7 @@ function nightshift.open(where)
   given.max_children = nil
   handle, message, code = core.open(given)
   if not handle then return nil, message, code end
+  if options.is_in_host() then handle:act_as "handler" end
   return db.new(handle, max_children)
 end
 

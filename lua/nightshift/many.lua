@@ -8,6 +8,7 @@
 -- Invariant: a walk ends. It goes forward, and up to where its key ended when it began: jobs that
 -- come back behind it, dead again say, are left alone.
 
+local audit = require "nightshift.audit"
 local changes = require "nightshift.change"
 local core = require "nightshift.core"
 local filter = require "nightshift.filter"
@@ -311,16 +312,16 @@ function many.run(handle, name, given)
   local verb, argument
   verb, argument, code = verb_of(handle, name, given)
   if not verb then return nil, argument, code end
+  local action = audit.new(handle, name, audit.filter(given))
   local size = given.rate and math.tointeger(math.max(1, math.min(BATCH, given.rate // SLICES))) or BATCH
+  local function do_to(state, ids, from, to)
+    local part <close> = audit.part(action) -- luacheck: ignore 211
+    if VERBS[name].single then return one_by_one(handle, name, given, state, wanted, ids) end
+    return handle:many(verb, ids, argument, given.reason, from, to, state or core.null, wanted)
+  end
   local function change(state, ids, from, to)
     if given.rate then keep_pace(began, counts.found, given.rate) end
-    local changed, refused, trouble
-    if VERBS[name].single then
-      changed, refused = one_by_one(handle, name, given, state, wanted, ids)
-    else
-      changed, refused, trouble = handle:many(verb, ids, argument, given.reason, from, to, state or core.null,
-        wanted)
-    end
+    local changed, refused, trouble = do_to(state, ids, from, to)
     must(changed, refused, trouble)
     counts.found = counts.found + #ids
     counts.changed = counts.changed + changed

@@ -549,6 +549,7 @@ end
 -- its host serves. A worker's environment has no URL: programs that a handler starts need not know
 -- the password.
 local served
+local in_host = false
 
 --- Options for nightshift.open, or nil: the private server of the folder.
 ---@return table|nil
@@ -561,7 +562,11 @@ end
 --- From now on this is the default: the host's own connection.
 ---@param connection table options of nightshift.open; empty: the private server
 function options.serve(connection)
-  served = next(connection) and connection or nil
+  served, in_host = next(connection) and connection or nil, true
 end
+
+--- Is this the code of a host: its scripts, in a worker?
+---@return boolean
+function options.is_in_host() return in_host end
 
 return options

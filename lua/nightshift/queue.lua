@@ -3,6 +3,7 @@
 -- A queue is a name and the database handle it lives in, which it keeps alive.
 -- Jobs claimed here are settled at once, on the same connection.
 
+local audit = require "nightshift.audit"
 local core = require "nightshift.core"
 local job = require "nightshift.job"
 local options = require "nightshift.options"
@@ -343,9 +344,12 @@ function queue.remove(handle, name)
   why, message, code = needs_of(handle, id, name)
   if why or message then return nil, why or message, code or "STATE" end
   local done
-  done, message, code = handle:execute("@admin_queue_remove", id)
-  if not done then return nil, message, code end
-  if done.affected == 1 then return true end
+  done, message, code = audit.once(handle, "remove_queue", "queue " .. name, function()
+    local result, problem, kind = handle:execute("@admin_queue_remove", id)
+    if not result then return nil, problem, kind end
+    return result.affected == 1
+  end)
+  if done ~= false then return done, message, code end
   why, message, code = needs_of(handle, id, name)
   if why or message then return nil, why or message, code or "STATE" end
   return nil, ("there is no queue '%s'"):format(name), "NOT_FOUND"
@@ -391,10 +395,15 @@ function pauses.set(handle, name, paused)
     local ok, message, code = options.name("job name", name, options.MAX_NAME)
     if not ok then return nil, message, code end
   end
-  local result, message, code = ask(handle, paused and "admin_pause_name" or "admin_resume_name", name or ALL)
-  if not result then return nil, message, code end
+  local what = name and "jobs named " .. name or "every queue"
+  local changed, message, code = audit.once(handle, paused and "pause" or "resume", what, function()
+    local result, problem, kind = ask(handle, paused and "admin_pause_name" or "admin_resume_name", name or ALL)
+    if not result then return nil, problem, kind end
+    return result.affected > 0
+  end)
+  if changed == nil then return nil, message, code end
   if not paused then wake(handle) end
-  return result.affected > 0
+  return changed
 end
 
 --- What is paused: {all = since or nil, names = {{name =, since =}, …}}, instants in seconds.

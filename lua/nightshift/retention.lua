@@ -3,6 +3,7 @@
 -- The rules are rows of nightshift_retention, so all hosts obey them (src/core/admin/retention.c).
 -- A queue's rule has what the rule of all queues has, unless it says otherwise.
 
+local audit = require "nightshift.audit"
 local core = require "nightshift.core"
 local options = require "nightshift.options"
 local units = require "nightshift.units"
@@ -44,6 +45,24 @@ end
 --- The options of db:retain.
 retention.RULES = { done = rule, dead = rule, cancelled = rule }
 
+local function span(us) return units.span(units.seconds(us)) end
+
+--- A limit in words; `text` makes them of a number.
+local function limit_text(value, text)
+  return value == NEVER and "any" or value == AS_ALL and "default" or text(value)
+end
+
+--- What a change of rules is about, for the audit.
+local function what_of(queue, given)
+  local words = {}
+  for _, outcome in ipairs(retention.OUTCOMES) do
+    local one = given[outcome] or {}
+    if one.age then words[#words + 1] = outcome .. " age " .. limit_text(one.age, span) end
+    if one.count then words[#words + 1] = outcome .. " count " .. limit_text(one.count, tostring) end
+  end
+  return ("%s: %s"):format(queue and "queue " .. queue or "all queues", table.concat(words, ", "))
+end
+
 --- Changes the rules of a queue, or of all queues that have none.
 ---@param handle userdata core handle
 ---@param queue string? nil: all queues
@@ -64,10 +83,30 @@ function retention.set(handle, queue, given)
     local one = given[outcome]
     if one then rows[#rows + 1] = core.array { outcome, one.age or core.null, one.count or core.null } end
   end
-  local ok, message, code = handle:execute("@admin_retain", id, assert(core.encode(core.array(rows))))
-  if ok then ok, message, code = handle:execute "@admin_retain_none" end
-  if not ok then return nil, message, code end
-  return true
+  local text = assert(core.encode(core.array(rows)))
+  return audit.once(handle, "retain", what_of(queue, given), function()
+    local ok, message, code = handle:execute("@admin_retain", id, text)
+    if ok then ok, message, code = handle:execute "@admin_retain_none" end
+    if not ok then return nil, message, code end
+    return true
+  end)
+end
+
+local function kept(age)
+  return age == retention.BY_RULE and "by rule" or age < 0 and "for ever" or span(age)
+end
+
+--- Deletes history: what is older than these ages.
+---@param handle userdata core handle
+---@param done integer µs that done jobs are kept; -1: for ever; BY_RULE: as the rules say
+---@param dead integer the same of dead and cancelled ones
+---@return integer|nil deleted
+---@return string? message
+---@return string? code
+function retention.prune(handle, done, dead)
+  local what = ("history: done kept %s, dead and cancelled %s"):format(kept(done), kept(dead))
+  local part <close> = audit.begin(handle, "prune", what)
+  return part.action.handle:prune(done, dead, 0)
 end
 
 local function seconds(age) return age ~= NEVER and units.seconds(age) end

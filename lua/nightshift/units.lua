@@ -19,8 +19,8 @@ local function set(...)
 end
 
 --- Fields that are instants.
-units.INSTANTS = set("created", "due", "deadline", "claimed", "finished_at", "started", "touched", "beat", "load_ended",
-  "since", "ended", "dead_at", "failed_at", "first", "last", "now")
+units.INSTANTS = set("at", "created", "due", "deadline", "claimed", "finished_at", "started", "touched", "beat",
+  "load_ended", "since", "ended", "dead_at", "failed_at", "first", "last", "now")
 
 --- Fields that are spans.
 units.SPANS = set("timeout", "backoff", "waited")

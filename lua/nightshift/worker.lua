@@ -148,6 +148,7 @@ local function make_backend(api, connection, max_children)
     local opened, message, code = require "nightshift".open(connection)
     if not opened then options.raise("job:db: %s (%s)", message, code) end
     db = opened
+    db._handle:act_as "handler"
     db._show_wait = show_wait
     backend.own_slots()
     return db

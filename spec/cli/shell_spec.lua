@@ -187,7 +187,7 @@ describe("a command that looks, or changes what is there,", function()
     update = { "1", "--priority", "5" }, ["run-now"] = { "1" }, reprioritise = { "1", "5" },
     move = { "q", "--queue", "r" }, signal = { "1", "1" }, deadline = { "1", "1h" }, status = {}, pause = { "q" },
     resume = { "q" }, ["remove-queue"] = { "q" }, tune = { "--host", "1", "--workers", "1" }, rescue = {},
-    schedules = {}, adopt = { "map.lua" }, health = {},
+    schedules = {}, adopt = { "map.lua" }, health = {}, audit = {}, top = {},
   }
   local TELLS <const> = { doctor = true, health = true } -- by 1, as what they have found
   local folder
@@ -557,6 +557,15 @@ describe("--json", function()
     try("adopt", 0, { "adopt", map })
     try("adopt", 0, { "adopt", map, "--drain-into", "tasks", "--yes" })
     try("tune", 0, { "tune", "task", "--rate", "5" })
+    try("audit", 0, { "audit", "--limit", "1000" })
+    local acted = {}
+    for _, row in ipairs(assert(handle:audit { limit = 1000 })) do acted[row.verb .. " " .. row.via] = row.what end
+    for _, verb in ipairs { "retry", "cancel", "update", "reprioritise", "deadline", "delete", "move", "signal",
+      "pause", "resume", "tune", "schedule_run", "schedule_pause", "retain", "prune", "adopt", "drain" } do
+      assert.is_truthy(acted[verb .. " shell"], verb)
+    end
+    assert.matches("^host %d+ %(pid %d+ on .+%): 2 workers$", acted["tune shell"]) -- the oldest
+    assert.equal("schedule tick", acted["schedule lua"])
     local untried = {}
     for name in pairs(rows) do
       if not tried[name] then untried[#untried + 1] = name end

@@ -1,10 +1,11 @@
--- Changing jobs from outside: deleting and updating them; tags. Beside a claim exactly one has the
--- job.
+-- Changing jobs from outside: deleting and updating them; tags; the audit of who did what. Beside a
+-- claim exactly one has the job.
 
 local crew = require "spec.support.crew"
 local db = require "spec.support.db"
 local host = require "spec.support.host"
 local nightshift = require "nightshift"
+local proc = require "spec.support.proc"
 
 local handle, q, url, name
 
@@ -461,5 +462,249 @@ describe("tags and at", function()
       assert.is_nil(ok, bad)
       assert.matches("nightshift_push: INVALID", message)
     end
+  end)
+end)
+
+-- Who did what. One database serves all of these; each looks at the rows that are new to it.
+describe("the audit", function()
+  local seen
+
+  setup(function()
+    url, name = db.fresh()
+    handle = assert(nightshift.open(url))
+    q = handle:queue "q"
+  end)
+
+  teardown(function() handle:close() end)
+
+  local function all(given) return assert(handle:audit(given)) end
+
+  --- The rows since the last call, the oldest first, as "verb what jobs".
+  local function told()
+    local list = {}
+    for _, row in ipairs(all { limit = 1000 }) do
+      if row.id <= seen then break end
+      table.insert(list, 1, ("%s %s %d"):format(row.verb, row.what, row.jobs))
+    end
+    local newest = all { limit = 1 }[1]
+    seen = newest and newest.id or 0
+    return list
+  end
+
+  before_each(function()
+    local newest = all { limit = 1 }[1]
+    seen = newest and newest.id or 0
+  end)
+
+  local function later() return assert(q:push("n", { secret = "4111" }, { delay = 3600 })) end
+
+  it("has a row of each verb, with account, machine, process and time", function()
+    local id, tree = later(), later()
+    assert(q:push("kid", 1, { parent = tree, delay = 3600 }))
+    local before = os.time()
+    assert(handle:reprioritise(id, 7))
+    assert(handle:update(id, { payload = { secret = "4222" }, max_attempts = 3, queue = "other" }))
+    assert(handle:deadline(id, "2h"))
+    assert(handle:run_now(id))
+    assert(handle:cancel(id, { reason = "ordered twice" }))
+    assert(handle:retry(id))
+    assert(handle:delete(id))
+    assert(handle:pause(tree))
+    assert(handle:resume(tree))
+    assert(handle:reprioritise(tree, 9, { tree = true }))
+    assert(handle:cancel(tree, { tree = true }))
+    assert(handle:retry(tree, { tree = true }))
+    assert(handle:cancel(tree, { tree = true }))
+    assert(handle:delete(tree, { tree = true }))
+    local tops = ("job %d: with all below it"):format(tree)
+    assert.same({
+      ("reprioritise job %d: priority 7 1"):format(id),
+      ("update job %d: payload, queue other, max_attempts 3 1"):format(id),
+      ("deadline job %d 1"):format(id), ("run_now job %d 1"):format(id),
+      ("cancel job %d: ordered twice 1"):format(id), ("retry job %d 1"):format(id), ("delete job %d 1"):format(id),
+      ("pause %s 2"):format(tops), ("resume %s 2"):format(tops), ("reprioritise %s 2"):format(tops),
+      ("cancel %s 2"):format(tops), ("retry %s 2"):format(tops), ("cancel %s 2"):format(tops),
+      ("delete %s 2"):format(tops),
+    }, told())
+    local row = all { limit = 1 }[1]
+    local pid = io.open "/proc/self/stat":read "n"
+    local machine = io.open "/proc/sys/kernel/hostname":read "l"
+    assert.same({ tree, handle:execute("SELECT USER() AS u")[1].u, machine, pid, "lua" },
+      { row.job, row.account, row.host, row.pid, row.via })
+    assert.is_true(row.at >= before - 2 and row.at <= os.time() + 2, row.at)
+  end)
+
+  it("has rows of what is done to queues, names, schedules, history", function()
+    assert(q:pause())
+    assert(q:pause()) -- it is paused: nothing changes
+    assert(q:resume())
+    assert.is_true(handle:pause_name "n")
+    assert.is_false(handle:pause_name "n")
+    assert(handle:resume_name "n")
+    assert(handle:pause_all())
+    assert(handle:resume_all())
+    for _ = 1, 2 do assert(handle:schedule { name = "s", every = "1h", push = { "tick", 1 } }) end
+    assert(handle:schedule_pause "s")
+    assert(handle:schedule_resume "s")
+    local id = assert(handle:schedule_run "s")
+    assert(handle:schedule_remove "s")
+    assert.equal("NOT_FOUND", select(3, handle:schedule_remove "s"))
+    assert(handle:cancel(id))
+    assert(handle:retain("q", { done = "7d", dead = { count = 10 } }))
+    assert(handle:queue "empty":pause())
+    assert(handle:remove_queue "empty")
+    assert.equal("NOT_FOUND", select(3, handle:remove_queue "empty"))
+    assert.equal(1, handle:prune { done = 0, dead = 0 })
+    assert.same({
+      "pause queue q 0", "resume queue q 0", "pause jobs named n 0", "resume jobs named n 0",
+      "pause every queue 0", "resume every queue 0", "schedule schedule s 0", "schedule_pause schedule s 0",
+      "schedule_resume schedule s 0", "schedule_run schedule s 1", "schedule_remove schedule s 0",
+      ("cancel job %d 1"):format(id), "retain queue q: done age 7d0h, dead count 10 0", "pause queue empty 0",
+      "remove_queue queue empty 0", "prune history: done kept 0.0s, dead and cancelled 0.0s 1",
+    }, told())
+  end)
+
+  it("has one row of a verb on a filter, which counts all batches", function()
+    local crowd, items = handle:queue "crowd", {}
+    for i = 1, 505 do items[i] = { i <= 5 and "few" or "n", i, { delay = 3600 } } end
+    assert(crowd:push_many(items))
+    assert(handle:update({ queue = "crowd", name = "few" }, { set = { more = 1 } }))
+    assert(handle:move { queue = "crowd", to = "second" })
+    assert(handle:reprioritise({ queue = "second" }, 5))
+    assert(handle:run_now { queue = "second" })
+    assert(handle:cancel { queue = "second", reason = ("ü"):rep(300) })
+    assert(handle:retry { queue = "second", state = "cancelled", since = "1h" })
+    assert(handle:cancel { queue = "second" })
+    assert(handle:update({ name = "few", state = "cancelled", since = "1h" }, { priority = 6 }, { retry = true }))
+    assert(handle:delete { name = "few", state = "ready" })
+    local list = told()
+    assert.equal("cancel queue=second: " .. ("ü"):rep(120) .. " 505", table.remove(list, 5))
+    assert.same({
+      "update queue=crowd name=few: payload 5", "move queue=crowd: to queue second 505",
+      "reprioritise queue=second: priority 5 505", "run_now queue=second 505",
+      "retry state=cancelled queue=second since=1h0m ago 505", "cancel queue=second 505",
+      "update state=cancelled name=few since=1h0m ago: priority, and run again 5",
+      "delete state=ready name=few 5",
+    }, list)
+    assert.equal(0, handle:cancel { queue = "second" }.found)
+    assert.same({}, told())
+  end)
+
+  it("gives each of two verbs that take turns on a handle its own row", function()
+    local many = require "nightshift.many"
+    local list, threads = {}, {}
+    for k, queue in ipairs { "first", "second" } do
+      for i = 1, 600 do list[i] = { "n", i } end
+      assert(handle:queue(queue):push_many(list))
+      threads[k] = coroutine.create(function()
+        local checked = assert(many.read("cancel", { queue = queue }))
+        checked.told = function() coroutine.yield() end
+        assert(many.run(handle._handle, "cancel", checked))
+      end)
+    end
+    local id = later()
+    for _ = 1, 20 do
+      for _, thread in ipairs(threads) do
+        if coroutine.status(thread) ~= "dead" then assert(coroutine.resume(thread)) end
+      end
+      if id then assert(handle:cancel(id)) end -- the page has other requests meanwhile
+      id = nil
+    end
+    local rows = told()
+    table.sort(rows)
+    assert.matches("^cancel job %d+ 1$", rows[1])
+    assert.same({ "cancel queue=first 600", "cancel queue=second 600" }, { table.unpack(rows, 2) })
+  end)
+
+  it("goes with the transaction of the action", function()
+    local id = later()
+    assert.has_error(function()
+      handle:transaction(function()
+        assert(handle:cancel(id))
+        assert(handle:pause_name "gone")
+        assert(q:pause())
+        error "no"
+      end)
+    end)
+    assert.same({ {}, "scheduled" }, { told(), handle:job(id).state })
+    assert(handle:transaction(function(tx)
+      tx:try(function()
+        assert(handle:cancel(id))
+        return nil, "not this"
+      end)
+      return handle:reprioritise(id, 3)
+    end))
+    assert.same({ ("reprioritise job %d: priority 3 1"):format(id) }, told())
+    assert.equal("STATE", select(3, handle:retry(id)))
+    assert.equal("NOT_FOUND", select(3, handle:cancel(999999999)))
+    assert(handle:reprioritise(id, 3)) -- it has that priority
+    assert.same({}, told())
+    assert(handle:delete(id))
+  end)
+
+  it("costs and knows nothing of pushes, claims, verdicts and signals of programs", function()
+    db.sql("RENAME TABLE nightshift_audit TO elsewhere", name)
+    local id = assert(q:push("n", 1))
+    assert(q:claim { names = { "n" } }:ack())
+    local waits = assert(q:push("w", 1))
+    assert(handle:signal(waits, 1, "go"))
+    assert(q:claim { names = { "w" } }:fail "no")
+    local ok, message, code = handle:cancel(waits)
+    db.sql("RENAME TABLE elsewhere TO nightshift_audit", name)
+    assert.same({ nil, "SCHEMA" }, { ok, code }, message)
+    assert.same({ "done", "scheduled" }, { handle:job(id).state, handle:job(waits).state })
+    assert(handle:cancel(waits))
+  end)
+
+  it("has no row of a handler's verbs on single jobs, and rows of what else it does", function()
+    local one, two = later(), later()
+    assert(q:push("acts", { one, two }, { priority = 200 }))
+    local status, log = host.drain(url, [[return { acts = function(job)
+      assert(job:db():cancel(job.payload[1]))
+      local own <close> = assert(require "nightshift".open())
+      assert(own:cancel(job.payload[2], { tree = true }))
+      assert(own:pause_name "later")
+      assert(job:db():resume_name "later")
+      assert(job:db():cancel { queue = "q", name = "nobody" })
+    end }]], { "--drain", "--only", "acts", "--workers", "1" })
+    assert.equal(0, status, log)
+    assert.same({ "cancelled", "cancelled" }, { handle:job(one).state, handle:job(two).state })
+    assert.same({ "pause jobs named later 0", "resume jobs named later 0" }, told())
+    assert.equal("handler", all { limit = 1 }[1].via)
+  end)
+
+  it("is read in the shell, and has what the shell does", function()
+    local id = later()
+    proc.succeeds({ "signal", tostring(id), "1", "--name", "go" }, url)
+    proc.succeeds({ "cancel", tostring(id), "--reason", "no\27[31m" }, url)
+    local rows = nightshift.decode(proc.succeeds({ "audit", "--json", "--since", "1h", "--limit", "2" }, url))
+    assert.same({ "cancel", "signal", id, "shell", 1 }, { rows[1].verb, rows[2].verb, rows[1].job, rows[1].via,
+      rows[1].jobs })
+    assert.matches("^%d+%-%d+%-%d+T.*Z$", rows[1].at)
+    local text = proc.succeeds({ "audit", "--verb", "signal" }, url)
+    assert.matches("^WHEN +VERB +WHAT +JOBS +ACCOUNT +HOST +PID +VIA\n[^\n]+ signal +job " .. id
+      .. ": go +1 [^\n]+ shell\n$", text)
+    assert.matches("no\\x1b%[31m", (proc.succeeds({ "audit", "--limit", "1" }, url)))
+    assert.equal("no actions\n", (proc.succeeds({ "audit", "--verb", "none" }, url)))
+    assert.equal(2, (proc.nightshift({ "audit", "--since", "yesterday" }, url)))
+  end)
+
+  it("is read page by page", function()
+    local newest = all { limit = 3 }
+    local first, second = all { limit = 2 }, all { limit = 1, before = newest[2].id }
+    assert.same({ newest[1].id, newest[2].id, newest[3].id }, { first[1].id, first[2].id, second[1].id })
+    assert.same({}, all { since = os.time() + 3600 })
+    assert.equal("INVALID", select(3, handle:audit { limit = 0 }))
+  end)
+
+  it("keeps 90 days, and the newest 100,000", function()
+    db.sql("UPDATE nightshift_audit SET at = at - 7776000000000 WHERE id <= 3", name)
+    local n = tonumber(db.sql("SELECT COUNT(*) FROM nightshift_audit", name))
+    assert.equal(0, handle:prune { done = false, dead = false })
+    assert.same(tostring(n - 3), db.sql("SELECT COUNT(*) FROM nightshift_audit WHERE id > 3", name))
+    assert.equal("0", db.sql("SELECT COUNT(*) FROM nightshift_audit WHERE id <= 3", name))
+    db.sql("UPDATE nightshift_audit SET id = 100000 + 5 ORDER BY id DESC LIMIT 1", name)
+    assert.equal(0, handle:prune { done = false, dead = false })
+    assert.equal("6", db.sql("SELECT MIN(id) FROM nightshift_audit", name))
   end)
 end)

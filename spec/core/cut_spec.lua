@@ -676,7 +676,8 @@ local STATE = [[SELECT
   (SELECT COUNT(*) FROM nightshift_attempt WHERE job_id = ?) AS attempts,
   (SELECT COUNT(*) FROM nightshift_scheduled s JOIN nightshift_job j ON j.id = s.job_id AND j.run = s.run
     WHERE j.id = ?) AS later,
-  (SELECT COUNT(*) FROM nightshift_lease) AS leases]]
+  (SELECT COUNT(*) FROM nightshift_lease) AS leases,
+  (SELECT COUNT(*) FROM nightshift_audit WHERE verb <> 'update') AS acted]] -- a repeated update is another one
 
 -- Each has the step before the verb ('prepare' gives the verb's subject), the verb, and the two
 -- states it may leave (missing fields are 0). Then the answer of its repetition when it is done
@@ -772,7 +773,7 @@ local verbs = {
   cancel = {
     prepare = function(_, pushed) return pushed end,
     verb = function(q, job) return q.db:cancel(job.id) end,
-    no = { live = 1, ready = 1 }, yes = { past = 1 }, again = "STATE",
+    no = { live = 1, ready = 1 }, yes = { past = 1, acted = 1 }, again = "STATE",
   },
   update = {
     prepare = function(_, pushed) return pushed end,
@@ -782,7 +783,7 @@ local verbs = {
   delete = {
     prepare = function(_, pushed) return pushed end,
     verb = function(q, job) return q.db:delete(job.id) end,
-    no = { live = 1, ready = 1 }, yes = {}, again = "NOT_FOUND",
+    no = { live = 1, ready = 1 }, yes = { acted = 1 }, again = "NOT_FOUND",
   },
 }
 
@@ -795,7 +796,7 @@ describe("a connection that is cut at any byte", function()
     assert(direct:execute "SELECT SETVAL(nightshift_id, 100000)") -- ids of one length: packets too
     local wipes = {}
     for i, name in ipairs { "job", "ready", "scheduled", "edge", "child", "lease", "unique_key", "finished",
-      "attempt", "tag" } do
+      "attempt", "tag", "audit" } do
       wipes[i] = "DELETE FROM nightshift_" .. name .. (name == "ready" and " WHERE job_id > 0;" or ";")
     end
     assert(direct:execute("CREATE PROCEDURE wipe() BEGIN " .. table.concat(wipes) .. "END"))

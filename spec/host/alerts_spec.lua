@@ -277,7 +277,7 @@ describe("the alerts", function()
     h = host.start(url, "return { fails = function() end }", { "--http", "127.0.0.1:" .. port })
     assert.equal(0, (proc.nightshift({ "retry", "--state", "dead", "--name", "fails", "--yes" }, url)))
     local after = scrape_when(function(at)
-      return value(at, "nightshift_jobs_finished_total{", 'outcome="done"') == 26
+      return value(at, "nightshift_jobs_finished_total{", 'exported_job="fails",outcome="done"') == 26
     end)
     check("NightshiftJobsDie", before, meanwhile, after)
     check("NightshiftJobsFail", before, meanwhile, after)
@@ -286,10 +286,11 @@ describe("the alerts", function()
 
   it("tell of workers that crash", function()
     h = start(url)
-    provoke("crashes", 1, "nightshift_jobs_finished_total{", 'outcome="crashed"')
+    local crashed = 'exported_job="crashes",outcome="crashed"'
+    provoke("crashes", 1, "nightshift_jobs_finished_total{", crashed)
     local before = scrape()
-    local meanwhile = provoke("crashes", 5, "nightshift_jobs_finished_total{", 'outcome="crashed"',
-      value(before, "nightshift_jobs_finished_total{", 'outcome="crashed"') + 5)
+    local n = value(before, "nightshift_jobs_finished_total{", crashed) + 5
+    local meanwhile = provoke("crashes", 5, "nightshift_jobs_finished_total{", crashed, n)
     h:wait_line "event=job.crashed .*Killed"
     assert.equal(0, (proc.nightshift({ "pause", "--name", "crashes" }, url)))
     check("NightshiftWorkersCrash", before, meanwhile, meanwhile)

@@ -53,7 +53,7 @@ end
 local function wipe()
   for _, name in ipairs { "job", "ready", "scheduled", "edge", "child", "signal", "met", "lease", "holder", "running",
     "finished", "attempt", "unique_key", "slot", "served", "past_holder", "pause", "paused_name", "owed", "tag",
-    "retention", "schedule" } do
+    "retention", "schedule", "audit" } do
     assert(watch:execute("DELETE FROM nightshift_" .. name))
   end
 end
@@ -369,6 +369,17 @@ local calls = {
   migrate = { run = function(h) return h:migrate() end },
   ring = { run = function(h) return h:ring() end },
   ring_try = { run = function(h) return h:ring_try() end },
+  act = { run = function(h) return h:act("cancel", "a queue", 0, 0) end },
+  act_as = { run = function(h) return h:act_as "shell" or true end },
+  act_note = {
+    arrange = function(h)
+      assert(h:begin())
+      assert(h:act("cancel", "a queue"))
+    end,
+    run = function(h) return h:act_note(1) end,
+    check = function(_, _, h) h:rollback() end,
+  },
+  act_end = { run = function(h) return h:act_end() end },
   look = { run = function(h) return h:look() end },
   ["look, at the dead"] = {
     arrange = dead,

@@ -77,6 +77,8 @@ function verbs.worker(place)
   assert(h._handle:execute("@listen_out"))
   assert(h._handle:execute("@wait_ring", "[]"))
   local q = assert(h:queue "mail")
+  place.turn = (place.turn or 0) + 1 -- a schedule that stays the same is no action
+  assert(h:schedule { name = "nightly", cron = "0 3 1 1 *", push = { "plain", place.turn } })
   assert(q:push("plain", 1, { unique = "w", tags = { "w" } }))
   for _, name in ipairs { "poll", "fails", "gone", "parent" } do assert(q:push(name, 1, { max_attempts = 1 })) end
   local waits = assert(q:push("waits", 1, { max_attempts = 1 }))
@@ -100,6 +102,7 @@ end
 function verbs.dashboard(place)
   local h <close> = assert(nightshift.open(place.url))
   assert(h:stats())
+  assert.equal("cancel", assert(h:audit { verb = "cancel" })[1].verb)
   for _, state in ipairs { false, "scheduled", "ready", "running", "waiting", "done", "dead", "cancelled" } do
     assert(h:jobs { state = state or nil })
   end
@@ -152,8 +155,10 @@ function forbidden.worker(place)
     "CREATE TABLE x (x INT)", "TRUNCATE nightshift_job", "SELECT error FROM nightshift_attempt",
     "SELECT payload FROM nightshift_finished", "DELETE FROM nightshift_finished",
     "UPDATE nightshift_meta SET value = '0'", "UPDATE nightshift_queue SET paused = TRUE",
-    "SELECT 1 FROM nightshift_jobs", "SELECT 1 FROM nightshift_history", "CALL nightshift_push('a', 'b', '1', '{}')")
+    "SELECT 1 FROM nightshift_jobs", "SELECT 1 FROM nightshift_history", "CALL nightshift_push('a', 'b', '1', '{}')",
+    "SELECT account FROM nightshift_audit", "DELETE FROM nightshift_audit", "UPDATE nightshift_audit SET account = 'x'")
   denied(h:prune())
+  denied(h:audit())
   denied(h._handle:pause("mail", true))
 end
 
@@ -281,6 +286,18 @@ describe("doctor --grants", function()
 end)
 
 describe("users of different rights", function()
+  it("cannot act without a row in the audit", function()
+    local place = installed "worker"
+    db.sql(("REVOKE INSERT ON nightshift_audit FROM %s@localhost"):format(place.user), place.name)
+    local h <close> = assert(nightshift.open(place.url))
+    local ok, message, code = h:schedule { name = "nightly", cron = "0 3 1 1 *", push = { "plain", 1 } }
+    assert.same({ nil, "DENIED" }, { ok, code })
+    assert.matches("nothing was done, because the audit of actions cannot be written: .*nightshift_audit", message)
+    assert.same({}, h:schedules())
+    assert(h:queue "mail":push("plain", 1))
+    assert(assert(h:queue "mail":claim()):ack())
+  end)
+
   it("cannot have each other's queries ended", function()
     local place = installed "worker"
     local h <close> = assert(nightshift.open(place.url))

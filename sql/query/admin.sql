@@ -1,5 +1,5 @@
--- Verbs from outside, each of which locks the job's row first, and pruning (prune_…). Sorted by
--- name.
+-- Verbs from outside, each of which locks the job's row first, what they leave in the audit
+-- (audit_…), and pruning (prune_…). Sorted by name.
 
 -- name: admin_after
 -- Params: job, twice. As edge_after, also of a job that has ended.
@@ -306,10 +306,33 @@ UPDATE nightshift_finished SET queue_id = ?, priority = COALESCE(?, priority),
   max_attempts = COALESCE(?, max_attempts), payload = COALESCE(?, payload)
 WHERE id = ?
 
+-- name: audit_add
+-- Params: verb, what, job or NULL, jobs, host, pid, via. Key: PRIMARY, at its end. The row of an
+-- action of people, in the transaction that does it.
+INSERT INTO nightshift_audit (at, verb, what, job, jobs, account, host, pid, via)
+VALUES ({now}, ?, ?, ?, ?, USER(), ?, ?, ?)
+
+-- name: audit_more
+-- Params: jobs, id. Key: PRIMARY, one row. A further transaction of the same action.
+UPDATE nightshift_audit SET jobs = jobs + ? WHERE id = ?
+
 -- name: prune_attempts
 -- Params: [id,…]. Key: PRIMARY of attempt, by its job.
 DELETE a FROM JSON_TABLE(?, {ids}) v
 STRAIGHT_JOIN nightshift_attempt a FORCE INDEX (PRIMARY) ON a.job_id = v.id
+
+-- name: prune_audit
+-- Params: id. Key: PRIMARY of audit, its first rows.
+DELETE FROM nightshift_audit WHERE id <= ? ORDER BY id LIMIT 10000
+
+-- name: prune_audit_until
+-- Params: µs, how many are kept. The newest row that is older, or is one too many. No row: there is
+-- none. Keys: PRIMARY of audit, its ends; at, the rows that are older. No locks.
+SELECT u.until
+FROM (SELECT GREATEST(
+    COALESCE((SELECT MAX(id) FROM nightshift_audit WHERE at < {now} - ?), 0),
+    COALESCE((SELECT MAX(id) FROM nightshift_audit), 0) - ?) AS until) u
+WHERE (SELECT MIN(a.id) FROM nightshift_audit a) <= u.until
 
 -- name: prune_children
 -- Params: [id,…]. Key: PRIMARY of child, by its parent.

@@ -19,6 +19,14 @@ FROM nightshift_attempt f
 WHERE f.job_id = ? AND f.kind <> 'printed'
 ORDER BY f.run
 
+-- name: report_audit
+-- Actions of people, the newest first. Params: µs since 1970 twice, verb twice, id twice: NULL for
+-- any; limit. Index: audit PRIMARY backwards, or at. Locks: none.
+SELECT a.id, a.at, a.verb, a.what, a.job, a.jobs, a.account, a.host, a.pid, a.via
+FROM nightshift_audit a
+WHERE (? IS NULL OR a.at >= ?) AND (? IS NULL OR a.verb = ?) AND (? IS NULL OR a.id < ?)
+ORDER BY a.id DESC LIMIT ?
+
 -- name: report_counts_awaiting
 -- Jobs parked for a signal, among the last ones of scheduled. Params: how many are looked
 -- at. Index: scheduled PRIMARY, backwards; job PRIMARY.
@@ -97,6 +105,17 @@ FROM ((SELECT DISTINCT job_id FROM nightshift_edge LIMIT ?)
        WHERE paused IS NOT NULL AND (SELECT COUNT(*) FROM nightshift_pause) > 0)) e
 STRAIGHT_JOIN nightshift_job j ON j.id = e.job_id AND j.unmet > 0
 GROUP BY j.queue_id
+
+-- name: report_ended
+-- Jobs of an outcome that ended since an instant, by queue, and the oldest of their ends: of the
+-- last ones, up to a number. Params: outcome, µs, how many are looked at. Index: outcome, a range,
+-- backwards, index only; queue PRIMARY. Locks: none.
+SELECT q.name AS queue, COUNT(*) AS n, MIN(v.finished_at) AS oldest
+FROM (SELECT queue_id, finished_at FROM nightshift_finished FORCE INDEX (outcome)
+      WHERE outcome = ? AND finished_at >= ?
+      ORDER BY finished_at DESC LIMIT ?) v
+STRAIGHT_JOIN nightshift_queue q FORCE INDEX (PRIMARY) ON q.id = v.queue_id
+GROUP BY q.id
 
 -- name: report_errors_dead
 -- Kinds of errors of dead jobs, among the last that ended since an instant. Params: µs, how many
@@ -317,7 +336,7 @@ ORDER BY r.queue_id, r.rank, r.ready_at, r.job_id LIMIT ?
 -- none.
 SELECT j.id, q.name AS queue, j.name, 'running' AS state,
        {listed_columns}, c.claimed, c.holder,
-       r.started, r.touched, r.progress, r.status
+       r.worker, r.started, r.touched, r.progress, r.status
 FROM (SELECT t.id, t.run, l.claimed, l.holder
       FROM (SELECT claimed, holder, jobs FROM nightshift_lease ORDER BY claimed, id LIMIT {end}) l
       STRAIGHT_JOIN JSON_TABLE(l.jobs, {tokens}) t LIMIT ?) c

@@ -141,6 +141,7 @@ BEGIN NOT ATOMIC
   UPDATE nightshift_owed SET due = due - v_by;
   UPDATE nightshift_unique_key SET held = held - v_by, until = until - v_by;
   UPDATE nightshift_schedule SET next_at = next_at - v_by, last_at = last_at - v_by;
+  UPDATE nightshift_audit SET at = at - v_by;
 END
 
 -- name: testing_sign

@@ -466,6 +466,26 @@ CREATE TABLE nightshift_on_dead (
   CONSTRAINT on_dead_name_plain CHECK (on_dead NOT REGEXP '[[:cntrl:]]')
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin
 
+-- name: create_audit
+-- Actions of people: a row for each, written by the transaction that does it. what: to what it was
+-- done, and with which values; a job's payload is in none. job: the one that it is about. NULL: it is
+-- not about one. jobs: how many it has changed. account: USER() of the session. host, pid: the
+-- machine and the process. via: who acted; handler: code of a host. It is not read by anything that
+-- runs jobs.
+CREATE TABLE nightshift_audit (
+  id BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,
+  at BIGINT NOT NULL,
+  verb VARCHAR(24) NOT NULL,
+  what VARCHAR(255) NOT NULL,
+  job BIGINT NULL,
+  jobs BIGINT NOT NULL,
+  account VARCHAR(384) NOT NULL,
+  host VARCHAR(255) NOT NULL,
+  pid INT NOT NULL,
+  via ENUM('c','lua','shell','page','handler') NOT NULL,
+  KEY at (at)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin
+
 -- name: create_mended
 -- Counts, by kind of fault, the jobs and rows that were in no place, or in a wrong one, and
 -- have been mended; last: when.

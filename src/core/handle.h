@@ -81,6 +81,7 @@ struct ns_db {
   bool (*goes_on)(void *arg); /* between its transactions; NULL: as it is */
   void *goes_on_arg;
   ns_listener *waiter; /* second connection of an embedded waiting claim */
+  ns_action action;    /* of people */
   ns_counters count;
 };
 

@@ -10,6 +10,35 @@
 
 #include "nightshift_host.h"
 
+/*
+** Actions of people. Each leaves a row in nightshift_audit. The verbs below, and those of
+** nightshift.h that change a job or a queue, are actions. A push, a claim and a verdict are none. A
+** signal is one from the shell and from the page alone: those of programs are traffic.
+*/
+
+/* Who acts on a handle. HANDLER: code of a host. Its verbs on one job, or on a job and all below it,
+** leave no row. */
+typedef enum ns_via { NS_VIA_C, NS_VIA_LUA, NS_VIA_SHELL, NS_VIA_PAGE, NS_VIA_HANDLER } ns_via;
+
+/* From now on; NS_VIA_C at first. */
+void ns_act_as(ns_db *db, ns_via via);
+
+/*
+** Begins an action. All that the handle does until its end shares one row, which is written in the
+** first transaction that changes something. 'job' 0: it is not about one. 'what': what else is to
+** be known, cut to 255 bytes; may be absent for a job. 'row': the row of an earlier part, 0: none.
+** False: an action is under way, and this is a part of it.
+*/
+bool ns_action_begin(ns_db *db, const char *verb, int64_t job, ns_bytes what, int64_t row);
+
+/* 'begun' is what ns_action_begin gave; nothing happens for a part. Gives the id of the row; 0:
+** none was written. */
+int64_t ns_action_end(ns_db *db, bool begun);
+
+/* Writes the row of the action under way, or adds 'jobs' to it, in an open transaction. Without an
+** action nothing happens. Errors: DENIED, GONE, BUSY. */
+ns_status ns_action_note(ns_db *db, int64_t jobs, ns_err *err);
+
 /* A live job gets another priority, 0 to 255; in its new lane it is the last. A running job
 ** keeps its worker. Errors: NOT_FOUND, STATE (finished), INVALID. */
 ns_status ns_reprioritise(ns_db *db, int64_t id, int64_t priority, ns_err *err);

@@ -258,6 +258,62 @@ static int db_mend(lua_State *L) {
   return 1;
 }
 
+/* ------------------------------------------------------- actions of people */
+
+/***
+Says who acts on this handle from now on.
+@function db:act_as
+@tparam string who `c`, `lua` (at first), `shell`, `page`, `handler`
+*/
+static int db_act_as(lua_State *L) {
+  static const char *const names[] = {[NS_VIA_C] = "c",         [NS_VIA_LUA] = "lua",
+                                      [NS_VIA_SHELL] = "shell", [NS_VIA_PAGE] = "page",
+                                      [NS_VIA_HANDLER] = "handler", NULL};
+  ns_db *db = nsl_checkdb(L);
+  ns_act_as(db, (ns_via)luaL_checkoption(L, 2, NULL, names));
+  return 0;
+}
+
+/***
+Begins an action, which leaves one row in the audit, however many verbs it calls.
+@function db:act
+@tparam string verb up to 23 bytes
+@tparam[opt] string what it is done to
+@tparam[opt=0] integer job the job that it is about
+@tparam[opt=0] integer row what act_end gave of an earlier part
+@treturn boolean false: it is a part of an action that is under way
+*/
+static int db_act(lua_State *L) {
+  ns_db *db = nsl_checkdb(L);
+  const char *verb = luaL_checkstring(L, 2);
+  ns_bytes what = nsl_optbytes(L, 3);
+  int64_t job = luaL_optinteger(L, 4, 0);
+  lua_pushboolean(L, ns_action_begin(db, verb, job, what, luaL_optinteger(L, 5, 0)));
+  return 1;
+}
+
+/***
+Writes the row of the action under way, or adds to it, in the open transaction.
+@function db:act_note
+@tparam integer jobs how many were changed
+@return true, or nil, message, code `DENIED`, `GONE`, `BUSY`
+*/
+static int db_act_note(lua_State *L) {
+  ns_err err;
+  ns_db *db = nsl_checkdb(L);
+  return nsl_result(L, ns_action_note(db, luaL_checkinteger(L, 2), &err), &err);
+}
+
+/***
+Ends the action under way, or a part of one.
+@function db:act_end
+@treturn integer the id of its row, 0: none was written
+*/
+static int db_act_end(lua_State *L) {
+  lua_pushinteger(L, ns_action_end(nsl_checkdb(L), true));
+  return 1;
+}
+
 /***
 Wakes an idle listener.
 @function db:ring
@@ -282,7 +338,11 @@ static int db_ring_try(lua_State *L) {
   return 1;
 }
 
-const luaL_Reg nsl_adminverbs[] = {{"look", db_look}, {"mend", db_mend},
+const luaL_Reg nsl_adminverbs[] = {{"act", db_act},
+                                   {"act_as", db_act_as},
+                                   {"act_end", db_act_end},
+                                   {"act_note", db_act_note},
+                                   {"look", db_look}, {"mend", db_mend},
                                    {"may", db_may},
                                    {"migrate", db_migrate},
                                    {"now", db_now},

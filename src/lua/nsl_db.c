@@ -180,6 +180,7 @@ int nsl_lib_open(lua_State *L) {
   if (st != NS_OK)
     return nsl_fail(L, &err);
   ns_forget_done(box->db, o.forget_done);
+  ns_act_as(box->db, NS_VIA_LUA);
   return 1;
 }
 

@@ -107,7 +107,10 @@ function context.connect(args, extra)
   local where = extra or {}
   where.url = args.url
   local db, message, code = nightshift.open(where)
-  if db then return db end
+  if db then
+    db._handle:act_as "shell"
+    return db
+  end
   local exit = code == "INVALID" and context.CONFIG or context.exit_of(code)
   context.fail(exit, "%s; %s", with_code(message, code), context.origin(args))
 end

@@ -43,9 +43,11 @@ help.EXAMPLES = {
   signal = { [[signal 4711 '{"by": "anna"}' --name approved]] },
   deadline = { "deadline 4711 2h", "deadline 4711 never --tree" },
   status = { "status", "status --json" },
+  top = { "top", "top --every 5s" },
   pause = { "pause mail", "pause --name email.send", "pause 4711", "pause --all" },
   resume = { "resume mail", "resume --all" },
   ["remove-queue"] = { "remove-queue old" },
+  audit = { "audit", "audit --since 1d --verb cancel --json" },
   tune = { "tune --host web1 --workers 8", "tune orders --rate 100" },
   rescue = { "rescue --wait 5s" },
   schedules = { "schedules", "schedules pause report.daily", "schedules run report.daily" },
@@ -81,11 +83,12 @@ end
 
 -- Words of other programs for our commands.
 local COMMANDS <const> = {
-  list = "jobs", ls = "jobs", ps = "status", top = "status", stats = "status", queues = "status", info = "show",
+  list = "jobs", ls = "jobs", ps = "status", watch = "top", stats = "status", queues = "status", info = "show",
   get = "show", worker = "work", start = "work", serve = "work", enqueue = "push", add = "push", put = "push",
   submit = "push", kill = "cancel", stop = "cancel", rm = "delete", requeue = "retry", purge = "prune",
   cleanup = "prune", reprioritize = "reprioritise", priority = "reprioritise", cron = "schedules", setup = "init",
   install = "init", upgrade = "migrate", check = "doctor", test = "run", exec = "run", rename = "move",
+  log = "audit", history = "audit",
 }
 local STATES <const> = {
   failed = "dead", error = "dead", queued = "ready", pending = "ready", open = "ready", active = "running",

@@ -18,7 +18,8 @@ local MODULES <const> = {
   { "push", "push" },
   { "jobs", "jobs", "errors", "show", "why", "wait", "retry", "cancel", "delete", "update", "run-now", "reprioritise",
     "move", "signal" },
-  { "tree", "deadline" }, { "queues", "status", "rescue", "tune", "pause", "resume", "remove-queue" },
+  { "tree", "deadline" }, { "queues", "status", "rescue", "tune", "pause", "resume", "remove-queue", "audit" },
+  { "top", "top" },
   { "schedules", "schedules" }, { "run", "run" }, { "config", "config" }, { "help", "help", "completion" },
 }
 

@@ -284,40 +284,64 @@ local function shown(key, value)
 end
 
 --- Lines that a run has logged or printed; the last ends with a newline, or does not.
-local function show_lines(title, text)
-  output.line(title .. ":\n    " .. (output.safe(text):gsub("\n$", ""):gsub("\n", "\n    ")))
+local function tell_lines(line, title, text)
+  line(title .. ":\n    " .. (output.safe(text):gsub("\n$", ""):gsub("\n", "\n    ")))
 end
 
-local function show_attempt(attempt)
-  output.line(("\nrun %d %s at %s%s"):format(attempt.run, attempt.kind, output.time(attempt.ended),
+local function tell_attempt(line, attempt)
+  line(("\nrun %d %s at %s%s"):format(attempt.run, attempt.kind, output.time(attempt.ended),
     run_place(attempt, attempt.started and attempt.ended - attempt.started)))
-  if attempt.error then output.line("  " .. (output.safe(attempt.error):gsub("\n", "\n  "))) end
-  if attempt.log then show_lines("  log", attempt.log) end
+  if attempt.error then line("  " .. (output.safe(attempt.error):gsub("\n", "\n  "))) end
+  if attempt.log then tell_lines(line, "  log", attempt.log) end
 end
 
-local function show_text(info)
-  for _, key in ipairs(LINES) do
-    local value = info[key]
-    if value ~= nil and not (key == "phase" and value == 0) then
-      output.line(("%-13s %s"):format(key, shown(key, value)))
+--- Everything about a job: as db:job, with its tree, failed attempts, and jobs that wait for it.
+---@param db nightshift.Db
+---@param id integer
+---@return table|nil
+---@return string? message
+---@return string? code
+function jobs.facts(db, id)
+  local info, message, code = db:job(id)
+  if not info then return nil, message, code end
+  info.tree, message, code = db:progress(id)
+  if not info.tree then return nil, message, code end
+  info.failures, message, code = report.attempts(db._handle, id)
+  if not info.failures then return nil, message, code end
+  core.array(info.failures)
+  info.waiters, message, code = report.waiters(db._handle, id, 20)
+  if not info.waiters then return nil, message, code end
+  return info
+end
+
+--- Tells these facts as text, made safe for terminals.
+---@param info table
+---@param line fun(text: string) called for each line, or some of them
+---@param first string[]? keys of facts that stand before the others
+function jobs.tell(info, line, first)
+  local told = {}
+  for _, keys in ipairs { first or {}, LINES } do
+    for _, key in ipairs(keys) do
+      local value = info[key]
+      if value ~= nil and not told[key] and not (key == "phase" and value == 0) then
+        told[key] = true
+        line(("%-13s %s"):format(key, shown(key, value)))
+      end
     end
   end
-  if info.tree.total > 1 then output.line(("%-13s %s"):format("tree", tree.progress(info.tree))) end
-  if #info.waiters > 0 then output.line(("%-13s %s"):format("waited for by", table.concat(info.waiters, " "))) end
-  for _, attempt in ipairs(info.failures) do show_attempt(attempt) end
+  if info.tree.total > 1 then line(("%-13s %s"):format("tree", tree.progress(info.tree))) end
+  if #info.waiters > 0 then line(("%-13s %s"):format("waited for by", table.concat(info.waiters, " "))) end
+  for _, attempt in ipairs(info.failures) do tell_attempt(line, attempt) end
   local last = info.failures[#info.failures]
-  if info.output and not (last and last.run == info.run) then show_lines("\noutput", info.output) end
+  if info.output and not (last and last.run == info.run) then tell_lines(line, "\noutput", info.output) end
 end
 
 function commands.show(args)
   local db <close> = context.connect(args)
   if args.tree then return tree.show(db, args) end
-  local info = context.must(db:job(args.id))
-  info.tree = context.must(db:progress(args.id))
-  info.failures = core.array(context.must(report.attempts(db._handle, args.id)))
-  info.waiters = core.array(context.must(report.waiters(db._handle, args.id, 20)))
+  local info = context.must(jobs.facts(db, args.id))
   if args.json then return output.json(info) end
-  show_text(info)
+  jobs.tell(info, output.line)
 end
 
 function commands.why(args)

@@ -1,4 +1,5 @@
---- Commands on queues and holders: status, pause, resume, remove-queue, tune, rescue.
+--- Commands on queues and holders: status, pause, resume, remove-queue, tune, rescue. And audit: who
+-- has done what.
 
 local context = require "nightshift.cli.context"
 local core = require "nightshift.core"
@@ -53,6 +54,12 @@ function queues.define(parser)
     .. "Default at first: as `work` was told.")
     :argname "N":convert(context.integer)
   tune:flag("--json", "Print JSON.")
+  local actions = parser:command("audit", "Show actions of people, the newest first: who retried, cancelled, paused, "
+    .. "from which machine.")
+  actions:option("--since", 'Only since: "2h" ago, or 2026-11-26T06:00:00Z.')
+  actions:option("--verb", 'Only this verb, like retry, run_now, "schedule_pause".')
+  actions:option("--limit", "At most so many.", "50"):convert(context.integer)
+  actions:flag("--json", "Print JSON.")
   local rescue = parser:command("rescue", "Give back the jobs of hosts and programs that died. "
     .. "Living hosts do it by themselves; this is for cron where none may live.")
   rescue:option("--wait", "How long to take to be sure of their death.", "2s")
@@ -379,6 +386,28 @@ function commands.tune(args)
   context.must(admin.tune(db._handle, args.table, { rate = rate }))
   if args.json then return output.json { table = args.table, rate = rate } end
   output.line(args.table .. " tuned")
+end
+
+local ACTION_COLUMNS = {
+  { title = "WHEN", get = function(row) return output.time(row.at) end },
+  output.column("VERB", "verb"),
+  { title = "WHAT", get = function(row) return output.one_line(row.what, 255) end },
+  output.column("JOBS", "jobs", true),
+  output.column("ACCOUNT", "account"),
+  { title = "HOST", get = function(row) return output.one_line(row.host, 40) end },
+  output.column("PID", "pid", true),
+  output.column("VIA", "via"),
+}
+
+function commands.audit(args)
+  for _, key in ipairs { "since", "limit" } do
+    if args[key] then context.checked(report.AUDIT[key], args[key], "--" .. key) end
+  end
+  local db <close> = context.connect(args)
+  local rows = context.must(db:audit { since = args.since, verb = args.verb, limit = args.limit })
+  if args.json then return output.json_list(rows) end
+  if #rows == 0 then return output.line "no actions" end
+  output.table(ACTION_COLUMNS, rows)
 end
 
 commands.pause = set_paused(true)

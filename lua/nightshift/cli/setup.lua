@@ -255,8 +255,8 @@ function commands.prune(args)
   local given = { done = age(args.done, "--done"), dead = age(args.dead, "--dead") }
   local db <close> = context.connect(args)
   if not check_prunable(args, db._handle, given) then return print_deleted(args, 0) end
-  local deleted = context.must(db._handle:prune(given.done or retention.BY_RULE, given.dead or retention.BY_RULE, 0))
-  print_deleted(args, deleted)
+  print_deleted(args, context.must(retention.prune(db._handle, given.done or retention.BY_RULE,
+    given.dead or retention.BY_RULE)))
 end
 
 -- ------------------------------------------------------------------- version

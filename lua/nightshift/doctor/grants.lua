@@ -46,6 +46,7 @@ local ROLES = {
       .. " INSERT on the target)",
     tables = {
       { "nightshift_attempt", "SELECT(job_id, run, kind, holder), INSERT" },
+      { "nightshift_audit", "SELECT(id, jobs), INSERT, UPDATE(jobs)" },
       { "nightshift_child", "SELECT, INSERT" },
       { "nightshift_edge", "SELECT, INSERT, DELETE" },
       { "nightshift_expiry", "SELECT, INSERT, UPDATE, DELETE" },
@@ -83,6 +84,7 @@ local ROLES = {
     does = "status, jobs, show, why and the views nightshift_jobs and nightshift_history; writes nothing",
     tables = {
       { "nightshift_attempt", "SELECT" },
+      { "nightshift_audit", "SELECT" },
       { "nightshift_child", "SELECT" },
       { "nightshift_edge", "SELECT" },
       { "nightshift_finished", "SELECT" },

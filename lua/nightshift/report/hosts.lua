@@ -1,6 +1,7 @@
 --- Reports of hosts, and their consequences: jobs that no host has a handler for, and verdicts that
 -- wait to be written. And how many workers a host is to have.
 
+local audit = require "nightshift.audit"
 local core = require "nightshift.core"
 local options = require "nightshift.options"
 
@@ -229,7 +230,9 @@ function hosts.tune(handle, what, workers)
   local before, now, sent
   before, message, code = find(rows, what)
   if not before then return nil, message, code end
-  sent, message, code = handle:execute("@admin_tune", n, before.id)
+  sent, message, code = audit.once(handle, "tune", ("host %s: %d workers"):format(label(before), n), function()
+    return handle:execute("@admin_tune", n, before.id)
+  end)
   if not sent then return nil, message, code end
   handle:execute("@listen_nudge", before.id, false)
   now, message, code = await(handle, before)

@@ -416,6 +416,29 @@ local function count_queues(handle, now, bare)
   return rows
 end
 
+report.queues = count_queues
+
+local ENDED_LOOK = 5000 -- ended jobs that a look at how fast they end reads
+
+--- Jobs a second that have ended with an outcome within a span, in all and by queue.
+---@param handle userdata core handle
+---@param outcome "done"|"dead"|"cancelled"
+---@param now integer the server's clock, µs
+---@param span integer µs
+---@return number? rate
+---@return table<string, number>|string by_queue
+---@return string? code
+function report.rates(handle, outcome, now, span)
+  local rows, message, code = handle:execute("@report_ended", outcome, now - span, ENDED_LOOK)
+  if not rows then return nil, message, code end
+  local n, oldest = 0, now
+  for _, row in ipairs(rows) do n, oldest = n + row.n, math.min(oldest, row.oldest) end
+  local seconds = (n < ENDED_LOOK and span or math.max(1, now - oldest)) / 1000000
+  local by_queue = {}
+  for _, row in ipairs(rows) do by_queue[row.queue] = row.n / seconds end
+  return n / seconds, by_queue
+end
+
 --- Everything db:stats shows.
 ---@param handle userdata core handle
 function report.stats(handle)
@@ -541,6 +564,33 @@ function report.open(connection, host)
   local db, message, code = require "nightshift".open(connection)
   if not db then return nil, message, code end
   return setmetatable({ db = db, handle = db._handle, host = host }, figures)
+end
+
+local ACTIONS <const> = 100 -- rows of the audit, unless told
+
+--- The options of db:audit.
+report.AUDIT = {
+  since = filter.CONDITIONS.since,
+  verb = options.typed "string",
+  before = options.integer(1, math.maxinteger),
+  limit = options.integer(1, 100000),
+}
+
+--- Actions of people, the newest first.
+---@param handle userdata core handle
+---@param given table checked
+---@return table[]|nil
+---@return string? message
+---@return string? code
+function report.audit(handle, given)
+  local null, since = core.null, given.since and given.since.at
+  if given.since and not since then
+    local now, message, code = handle:now()
+    if not now then return nil, message, code end
+    since = now - given.since.ago
+  end
+  local at, verb, before = since or null, given.verb or null, given.before or null
+  return units.rows(handle:execute("@report_audit", at, at, verb, verb, before, before, given.limit or ACTIONS))
 end
 
 --- Slots that are held, by name.

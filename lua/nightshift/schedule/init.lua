@@ -7,6 +7,7 @@
 --
 -- Invariant: a schedule whose times stay the same keeps the instant of its next tick.
 
+local audit = require "nightshift.audit"
 local core = require "nightshift.core"
 local definition = require "nightshift.schedule.definition"
 local failure = require "nightshift.failure"
@@ -29,6 +30,11 @@ local function transaction(handle, fn)
 end
 
 schedule.transaction = transaction
+
+local function what_of(name) return "schedule " .. name end
+
+--- Writes the row of an action in the open transaction. Declarations of scripts are none.
+local function note(handle, verb, name, jobs) return audit.note(handle, verb, what_of(name), jobs) end
 
 -- --------------------------------------------------------------------- writing
 
@@ -71,6 +77,7 @@ function schedule.put(handle, name, def, version)
     local done
     done, why, kind = ask(handle, "schedule_put", text, next_at, version and math.max(version, row.version or version),
       version and row.now, name)
+    if done and not version and not equal then done, why, kind = note(handle, "schedule", name) end
     if not done then return nil, why, kind end
     return new and "added" or equal and "kept" or "changed", next_at
   end)
@@ -187,7 +194,10 @@ function schedule.pause(handle, name, paused)
       next_at, why, kind = next_tick(row)
       if not next_at and why then return nil, why, kind end
     end
-    return ask(handle, "schedule_pause", next_at, paused, next_at, name)
+    local done
+    done, why, kind = ask(handle, "schedule_pause", next_at, paused, next_at, name)
+    if not done then return nil, why, kind end
+    return note(handle, paused and "schedule_pause" or "schedule_resume", name)
   end)
   if not ok then return nil, message, code end
   if not paused then tell(handle) end
@@ -200,10 +210,13 @@ end
 ---@return string? message
 ---@return string? code
 function schedule.remove(handle, name)
-  local result, message, code = ask(handle, "schedule_remove", name)
-  if not result then return nil, message, code end
-  if result.affected == 0 then return not_found(name) end
-  return true
+  local removed, message, code = audit.once(handle, "schedule_remove", what_of(name), function()
+    local result, why, kind = ask(handle, "schedule_remove", name)
+    if not result then return nil, why, kind end
+    return result.affected > 0
+  end)
+  if removed == false then return not_found(name) end
+  return removed, message, code
 end
 
 --- The entry that a tick pushes.
@@ -233,6 +246,9 @@ function schedule.run(handle, name)
     if not def then return nil, why, kind end
     ids, why, kind = handle:push(def.queue, { schedule.entry(name, def) })
     if not ids then return nil, why, kind end
+    local ok
+    ok, why, kind = note(handle, "schedule_run", name, 1)
+    if not ok then return nil, why, kind end
     return ids[1]
   end)
   return id, message, code

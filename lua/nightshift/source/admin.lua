@@ -6,6 +6,7 @@
 -- locked, so many in a transaction. A row that has a live job, or is owed something, stays as
 -- it is.
 
+local audit = require "nightshift.audit"
 local core = require "nightshift.core"
 local failure = require "nightshift.failure"
 local mapping = require "nightshift.source.mapping"
@@ -108,7 +109,9 @@ end
 
 local function change_free(self, lock, ids, act)
   local rows = take.free_of(self, steps.run(self, lock, steps.list(ids), #ids))
-  if #rows > 0 then act(self, rows) end
+  if #rows == 0 then return 0 end
+  act(self, rows)
+  must(self.handle:act_note(#rows))
   return #rows
 end
 
@@ -117,8 +120,10 @@ end
 ---@param lock string name of the statement
 ---@param ids integer[]
 ---@param act fun(self, rows: table[])
+---@param action table? of audit.new
 ---@return integer
-local function change(self, lock, ids, act)
+local function change(self, lock, ids, act, action)
+  local part <close> = audit.part(action) -- luacheck: ignore 211
   return (must(failure.transaction(self.handle, change_free, self, lock, ids, act)))
 end
 
@@ -160,7 +165,9 @@ local function retry(self, what)
   if self.map.parts.attempts_left and not self.map.max_attempts then
     fail("INVALID", "'attempts_left' are counted down from a number that the mapping does not say: 'max_attempts'")
   end
-  local function again(batch) return change(self, "dead_lock", batch, open_again) end
+  local action = audit.new(self.handle, "retry", ("table %s: %s"):format(self.name, not ids and "all dead rows"
+    or #ids == 1 and "row " .. ids[1] or #ids .. " rows"))
+  local function again(batch) return change(self, "dead_lock", batch, open_again, action) end
   pay.all(self)
   local n = ids and 0 or walk(self, "dead_all", nil, EVERY, again)
   for i = 1, ids and #ids or 0, AT_ONCE do
@@ -238,11 +245,19 @@ admin.prunable = caught(function(self, given)
   return (each_ended(self, given, given.limit or EVERY, function(ids) return #ids end))
 end)
 
+--- What a pruning is about, for the audit.
+local function pruned(self, given)
+  return ("table %s: %s rows%s%s"):format(self.name, given.state or "done",
+    given.older and " older than " .. units.span(given.older / 1000000) or "",
+    given.into and ", into " .. given.into or "")
+end
+
 --- Deletes rows that have ended, or moves them; how many. With rows gone their parents are free to
 -- go: so as often as rows go, where they have parents. `told` gets how many there were so far.
 local function prune(self, given)
   local limit, sum = given.limit or EVERY, 0
   local moves = given.into and move_text(self, given.into)
+  local action = audit.new(self.handle, "prune", pruned(self, given))
   local function remove(_, rows)
     if moves then copy(self, rows, given.into, moves) end
     delete(self, rows)
@@ -250,7 +265,7 @@ local function prune(self, given)
   repeat
     local told, n = sum
     n = each_ended(self, given, limit - sum, function(ids)
-      local gone = change(self, (given.state or "done") .. "_lock", ids, remove)
+      local gone = change(self, (given.state or "done") .. "_lock", ids, remove, action)
       told = told + gone
       if given.told then given.told(told) end
       return gone
@@ -269,18 +284,18 @@ admin.DRAIN = { into = options.typed "string" }
 
 --- Makes a batch of rows jobs: one by one where the server, or a job, refuses a row of it; how many
 -- went.
-local function drain_batch(self, ids, into)
+local function drain_batch(self, ids, into, action)
   local n, message, code = try(change, self, "open_lock", ids, function(_, rows)
     take.push(self, into, rows, function(entry, row)
       entry.unique, entry.delay = nil, row["ns:delay"]
       entry.decay = entry.priority and math.min(self.map.decay, 255)
     end)
     delete(self, rows)
-  end)
+  end, action)
   if n then return n end
   if not steps.is_of_row(message, code) then must(nil, message, code) end
   local sum = 0
-  for _, id in ipairs(#ids > 1 and ids or {}) do sum = sum + drain_batch(self, { id }, into) end
+  for _, id in ipairs(#ids > 1 and ids or {}) do sum = sum + drain_batch(self, { id }, into, action) end
   return sum
 end
 
@@ -311,10 +326,11 @@ end)
 local function drain(self, given)
   if not given.into then options.raise "drain: 'into' is missing" end
   check_drain(self, given.into)
+  local action = audit.new(self.handle, "drain", ("table %s: into queue %s"):format(self.name, given.into))
   pay.all(self)
   local told = 0
   local jobs = walk(self, "open_pick", nil, EVERY, function(ids)
-    local n = drain_batch(self, ids, given.into)
+    local n = drain_batch(self, ids, given.into, action)
     told = told + n
     if given.told then given.told(told) end
     return n
@@ -381,8 +397,12 @@ end
 --- Changes the settings of a known table: handle, name, and `given`, checked as TUNE.
 ---@type fun(handle: userdata, name: string, given: {rate: number?}): true|nil, string?, string?
 admin.tune = caught(function(handle, name, given)
-  local row = find(handle, name)
-  if given.rate then must(handle:execute("@source_tune", given.rate > 0 and given.rate or core.null, row.id)) end
+  local row, pace = find(handle, name), given.rate
+  if not pace then return true end
+  local what = ("table %s: %s"):format(name, pace > 0 and units.number(pace) .. " rows a second" or "no limit of rows")
+  must(audit.once(handle, "tune", what, function()
+    return handle:execute("@source_tune", pace > 0 and pace or core.null, row.id)
+  end))
   return true
 end)
 

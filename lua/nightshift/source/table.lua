@@ -3,6 +3,7 @@
 -- this folder `self` is such a table.
 
 local admin = require "nightshift.source.admin"
+local audit = require "nightshift.audit"
 local core = require "nightshift.core"
 local failure = require "nightshift.failure"
 local mapping = require "nightshift.source.mapping"
@@ -171,12 +172,19 @@ end
 
 -- -------------------------------------------------------------------- opening
 
+--- Writes the row of nightshift_source; in a program it is an action of people.
+local function write(handle, map, by_host)
+  local function add() return handle:execute("@source_add", map.table, map.given) end
+  if by_host then return add() end
+  return audit.once(handle, "adopt", "table " .. map.table, add)
+end
+
 --- The row of nightshift_source, which is added when it is the first time.
-local function register(handle, map)
+local function register(handle, map, by_host)
   for _ = 1, 2 do
     local row = must(handle:execute("@source_find", map.table))[1]
     if row and options.same(core.decode(row.mapping), core.decode(map.given)) then return row end
-    must(handle:execute("@source_add", map.table, map.given))
+    must(write(handle, map, by_host))
   end
   fail("BUSY", "the mapping is changed all the time")
 end
@@ -192,7 +200,7 @@ end
 source.new = caught(function(db, given, log)
   local handle = db._handle
   local map = must(mapping.check(handle, given))
-  local row = register(handle, map)
+  local row = register(handle, map, log ~= nil)
   local queue_id = must(handle:queue_id(map.table, true))
   local texts, ends = text.make(map, row.id, queue_id, machine())
   local self = setmetatable({ db = db, table = map.table, handle = handle, backend = db._backend, map = map,

@@ -134,6 +134,7 @@ static ns_status delete_run(ns_db *db, ns_tx *tx, ns_err *err) {
     return st;
   if ((!w->now.found && w->then.outcome[0] == '\0') || (ended != NULL && *ended == w->now.found))
     return tx->replay ? NS_OK : ns_db_no_job(w->id, err);
+  tx->jobs = 1;
   parent = w->now.found ? w->now.parent : w->then.parent;
   st = check_parent(db, w->id, parent, err);
   if (st == NS_OK && w->now.found)
@@ -144,13 +145,13 @@ static ns_status delete_run(ns_db *db, ns_tx *tx, ns_err *err) {
 }
 
 ns_status ns_delete(ns_db *db, int64_t id, ns_err *err) {
-  ns_admin_work w = {.id = id};
+  ns_admin_work w = {.verb = "delete", .id = id};
   ns_err_clear(err);
   return ns_admin_run(db, &w, delete_run, err);
 }
 
 ns_status ns_delete_if(ns_db *db, int64_t id, bool ended, ns_err *err) {
-  ns_admin_work w = {.id = id, .arg = &ended};
+  ns_admin_work w = {.verb = "delete", .id = id, .arg = &ended};
   ns_err_clear(err);
   return ns_admin_run(db, &w, delete_run, err);
 }
@@ -341,6 +342,7 @@ static ns_status update_run(ns_db *db, ns_tx *tx, ns_err *err) {
   u->run = run;
   if ((st = check_expected(db, w, u, tx->replay, err)) != NS_OK)
     return st;
+  tx->jobs = 1;
   if (!w->now.found)
     return write_past(db, w, u, err);
   st = check_live(w, u->change, err);
@@ -361,6 +363,29 @@ static ns_status check_change(ns_db *db, const ns_change *c, ns_err *err) {
   return ns_push_check(&p, (int64_t)db->max_payload, err);
 }
 
+/* What a change is about, for the audit: the names of what is to be different, and short values. */
+static ns_bytes told_change(const ns_change *c, char *room, size_t size) {
+  ns_buf text = NS_BUF_INIT;
+  size_t n;
+  if (c->payload.p != NULL)
+    ns_buf_adds(&text, ", payload");
+  if (c->queue.p != NULL)
+    ns_buf_addf(&text, ", queue %.*s", (int)c->queue.n, c->queue.p);
+  if (c->priority >= 0)
+    ns_buf_addf(&text, ", priority %lld", (long long)c->priority);
+  if (c->due >= 0)
+    ns_buf_adds(&text, ", due");
+  if (c->max_attempts >= 0)
+    ns_buf_addf(&text, ", max_attempts %lld", (long long)c->max_attempts);
+  if (c->tags.p != NULL)
+    ns_buf_adds(&text, ", tags");
+  n = text.n > 2 && text.n - 2 < size ? text.n - 2 : 0;
+  if (n > 0)
+    memcpy(room, text.p + 2, n);
+  ns_buf_free(&text);
+  return (ns_bytes){room, n};
+}
+
 ns_status ns_update(ns_db *db, int64_t id, const ns_change *change, ns_err *err) {
   return ns_update_if(db, id, change, NULL, err);
 }
@@ -368,9 +393,11 @@ ns_status ns_update(ns_db *db, int64_t id, const ns_change *change, ns_err *err)
 ns_status ns_update_if(ns_db *db, int64_t id, const ns_change *change, const ns_expected *expected,
                        ns_err *err) {
   update u = {.change = change, .expected = expected};
-  ns_admin_work w = {.id = id, .arg = &u};
+  ns_admin_work w = {.verb = "update", .id = id, .arg = &u};
+  char room[160 + NS_MAX_QUEUE];
   ns_status st;
   ns_err_clear(err);
+  w.detail = told_change(change, room, sizeof room);
   if ((st = check_change(db, change, err)) == NS_OK && change->queue.p != NULL)
     st = ns_queue_id(db, change->queue, true, &u.queue_id, err);
   return st == NS_OK ? ns_admin_run(db, &w, update_run, err) : st;

@@ -29,6 +29,8 @@ typedef struct ns_past {
 
 /* The state of one verb on one job. */
 typedef struct ns_admin_work {
+  const char *verb; /* for the audit, */
+  ns_bytes detail;  /* with what else it is to have; may be absent */
   int64_t id;
   int64_t rank; /* its new one */
   ns_bytes reason;
@@ -105,7 +107,11 @@ ns_status ns_admin_queue_again(ns_db *db, const ns_admin_work *w, ns_err *err);
 /* No live row: STATE, or NOT_FOUND. */
 ns_status ns_admin_ended(ns_db *db, ns_admin_work *w, ns_err *err);
 
-/* Runs a verb in a transaction, frees the keys, and rings after the commit. */
+/* Deletes rows of the audit that are too old, or too many. Errors: GONE, BUSY, DENIED. */
+ns_status ns_admin_audit_prune(ns_db *db, ns_err *err);
+
+/* Runs a verb in a transaction, as an action of people, frees the keys, and rings after the
+** commit. */
 ns_status ns_admin_run(ns_db *db, ns_admin_work *w, ns_status (*run)(ns_db *, ns_tx *, ns_err *),
                        ns_err *err);
 

@@ -78,7 +78,9 @@ static void unschedule(ns_db *db, int64_t id, int64_t due) {
 ns_status ns_admin_run(ns_db *db, ns_admin_work *w, ns_status (*run)(ns_db *, ns_tx *, ns_err *),
                        ns_err *err) {
   ns_tx tx = {.run = run, .arg = w};
+  bool begun = ns_action_begin(db, w->verb, w->id, w->detail, 0);
   ns_status st = ns_db_transact(db, &tx, err);
+  ns_action_end(db, begun);
   ns_buf_free(&w->now.key);
   ns_buf_free(&w->then.key);
   if (st == NS_OK && !db->user_tx) {
@@ -145,6 +147,7 @@ static ns_status cancel_run(ns_db *db, ns_tx *tx, ns_err *err) {
                               ns_vint(w->id), ns_vint(w->now.run)},
                  err);
   w->noticed = st == NS_OK && ns_db_affected(db, NS_SQL_ADMIN_NOTICE) > 0;
+  tx->jobs = 1;
   if (st == NS_OK)
     st = ns_finish(db, &end, 1, err);
   return st == NS_OK ? ns_db_bulk_changing(db, NS_SQL_SETTLE_HIDDEN,
@@ -163,7 +166,7 @@ static void nudge_holder(ns_db *db, int64_t id) {
 }
 
 ns_status ns_cancel(ns_db *db, int64_t id, ns_bytes reason, ns_err *err) {
-  ns_admin_work w = {.id = id, .reason = reason};
+  ns_admin_work w = {.verb = "cancel", .detail = reason, .id = id, .reason = reason};
   ns_status st = ns_admin_run(db, &w, cancel_run, err);
   if (st == NS_OK && w.noticed && !db->user_tx)
     nudge_holder(db, id);
@@ -204,6 +207,8 @@ static ns_status retry_run(ns_db *db, ns_tx *tx, ns_err *err) {
   const ns_value all_signals[] = {id, ns_vint(0), ns_vint(1)};
   bool is_row;
   ns_status st = ns_source_retry(db, w->id, &is_row, err);
+  if (is_row)
+    tx->jobs = 1;
   if (st != NS_OK || is_row)
     return st;
   st = ns_admin_lock_past(db, w->id, &w->then, err);
@@ -226,6 +231,7 @@ static ns_status retry_run(ns_db *db, ns_tx *tx, ns_err *err) {
     st = ns_db_run(db, NS_SQL_ADMIN_FORGET, &id, err);
   if (st != NS_OK)
     return st;
+  tx->jobs = 1;
   rank = 255 - w->then.priority;
   run = w->then.run + 1;
   db->ring_due = true;
@@ -233,7 +239,7 @@ static ns_status retry_run(ns_db *db, ns_tx *tx, ns_err *err) {
 }
 
 ns_status ns_retry(ns_db *db, int64_t id, ns_err *err) {
-  ns_admin_work w = {.id = id};
+  ns_admin_work w = {.verb = "retry", .id = id};
   return ns_admin_run(db, &w, retry_run, err);
 }
 
@@ -292,13 +298,14 @@ static ns_status run_now_run(ns_db *db, ns_tx *tx, ns_err *err) {
     return not_scheduled(w, err);
   if ((st = ns_db_run(db, NS_SQL_ADMIN_DUE_NOW, &id, err)) != NS_OK)
     return st;
+  tx->jobs = 1;
   run = w->now.run + 1;
   db->ring_due = true;
   return ns_claim_promote_one(db, w->now.queue_id, w->now.rank, w->id, run, w->now.kind, err);
 }
 
 ns_status ns_run_now(ns_db *db, int64_t id, ns_err *err) {
-  ns_admin_work w = {.id = id};
+  ns_admin_work w = {.verb = "run_now", .id = id};
   return ns_admin_run(db, &w, run_now_run, err);
 }
 
@@ -339,28 +346,52 @@ static ns_status reprioritise_run(ns_db *db, ns_tx *tx, ns_err *err) {
   if (st == NS_OK)
     st = ns_db_run(db, NS_SQL_ADMIN_RANK,
                    (ns_value[]){ns_vint(moves), ns_vint(rank), ns_vint(w->id)}, err);
+  tx->jobs = 1;
   w->now.rank = rank;
   return st == NS_OK && moves ? ns_admin_queue_again(db, w, err) : st;
 }
 
 ns_status ns_reprioritise(ns_db *db, int64_t id, int64_t priority, ns_err *err) {
-  ns_admin_work w = {.id = id};
+  ns_admin_work w = {.verb = "reprioritise", .id = id};
+  char text[32];
   if (priority < 0 || priority > 255)
     return ns_fail(err, NS_EINVALID, "the priority must be 0 to 255, got %lld",
                    (long long)priority);
+  snprintf(text, sizeof text, "priority %d", (int)priority);
+  w.detail = ns_str(text);
   w.rank = 255 - priority;
   return ns_admin_run(db, &w, reprioritise_run, err);
 }
 
 /* ----------------------------------------------------------------- queues */
 
+typedef struct pausing {
+  ns_bytes queue;
+  bool paused;
+} pausing;
+
+static ns_status pause_run(ns_db *db, ns_tx *tx, ns_err *err) {
+  const pausing *p = tx->arg;
+  ns_status st = ns_db_run(db, NS_SQL_ADMIN_PAUSE,
+                           (ns_value[]){ns_vint(p->paused), ns_vtext(p->queue)}, err);
+  if (st == NS_OK && ns_db_affected(db, NS_SQL_ADMIN_PAUSE) > 0)
+    tx->jobs = 0;
+  return st;
+}
+
 ns_status ns_pause(ns_db *db, ns_bytes queue, bool paused, ns_err *err) {
+  pausing p = {queue, paused};
+  ns_tx tx = {.run = pause_run, .arg = &p};
+  char what[8 + NS_MAX_QUEUE];
+  bool begun;
   int64_t id;
   ns_status st = ns_queue_id(db, queue, paused, &id, err);
-  if (st == NS_OK)
-    st = ns_db_ready(db, err);
-  if (st == NS_OK)
-    st = ns_db_run(db, NS_SQL_ADMIN_PAUSE, (ns_value[]){ns_vint(paused), ns_vtext(queue)}, err);
+  if (st != NS_OK)
+    return st;
+  snprintf(what, sizeof what, "queue %.*s", (int)queue.n, queue.p);
+  begun = ns_action_begin(db, paused ? "pause" : "resume", 0, ns_str(what), 0);
+  st = ns_db_transact(db, &tx, err);
+  ns_action_end(db, begun);
   if (st == NS_OK)
     ns_ring(db, NULL);
   return st;
@@ -404,18 +435,29 @@ static ns_status signal_run(ns_db *db, ns_tx *tx, ns_err *err) {
                    (ns_value[]){ns_vint(w->id), ns_vtext(w->value),
                                 w->name.p != NULL ? ns_vtext(w->name) : ns_vnull},
                    err);
+  tx->jobs = 1;
   return st;
+}
+
+/* Programs signal all the time: theirs are traffic, and no actions of people. */
+static bool begin_signal(ns_db *db, int64_t id, ns_bytes name) {
+  ns_via via = db->action.via;
+  return (via == NS_VIA_SHELL || via == NS_VIA_PAGE) && ns_action_begin(db, "signal", id, name, 0);
 }
 
 ns_status ns_signal(ns_db *db, int64_t id, ns_bytes value, ns_bytes name, ns_err *err) {
   signal_work w = {id, value, name};
   ns_tx tx = {.run = signal_run, .arg = &w};
+  bool begun = false;
   ns_status st = check_signal_name(name, err);
   if (st == NS_OK && value.n > db->max_payload)
     st = ns_fail(err, NS_ETOOBIG, "the value has %zu bytes of JSON; the limit is %zu (max_payload)",
                  value.n, db->max_payload);
-  if (st == NS_OK)
+  if (st == NS_OK) {
+    begun = begin_signal(db, id, name);
     st = ns_db_transact(db, &tx, err);
+  }
+  ns_action_end(db, begun);
   db->claim.promote_at = 0; /* a look at due jobs: this one may be due by now */
   if (st == NS_OK && db->user_tx)
     db->ring_due = true;

@@ -126,6 +126,8 @@ static ns_status delete_run(ns_db *db, ns_tx *tx, ns_err *err) {
   b->deleted = 0;
   if (st == NS_OK && !b->lives)
     st = delete_rows(db, b, &param, err);
+  if (b->deleted > 0)
+    tx->jobs = b->deleted;
   ns_buf_free(&text);
   return st;
 }
@@ -266,8 +268,7 @@ static ns_status find_root(ns_db *db, int64_t id, int64_t *root, ns_err *err) {
   if (st == NS_OK)
     st = ns_db_row(db, NS_SQL_PRUNE_ROOT, &row, err);
   if (st == NS_OK && row == NULL)
-    return ns_fail(err, NS_ENOTFOUND,
-                   "there is no job %lld, live or in the history", (long long)id);
+    return ns_db_no_job(id, err);
   if (st == NS_OK)
     *root = ns_int_or(&row[0], id);
   return st;
@@ -288,15 +289,16 @@ ns_status ns_prune_tree(ns_db *db, int64_t id, int64_t *deleted, ns_err *err) {
     st = walk_tree(db, id, NULL, &tree, &f, err);
   }
   if (st == NS_OK && f == LIVES)
-    st = ns_fail(err, NS_ESTATE,
-                 "the tree of job %lld has not finished: only whole finished "
-                 "trees are pruned", (long long)id);
+    st = ns_fail(err, NS_ESTATE, "the tree of job %lld has not finished: only whole finished trees "
+                 "are pruned", (long long)id);
   else if (st == NS_OK && f == ENDLESS)
-    st = ns_fail(err, NS_ESTATE,
-                 "the tree of job %lld has more than %d jobs or %d levels",
+    st = ns_fail(err, NS_ESTATE, "the tree of job %lld has more than %d jobs or %d levels",
                  (long long)id, WALK, LEVELS);
-  else if (st == NS_OK)
+  else if (st == NS_OK) {
+    bool begun = ns_action_begin(db, "delete", id, ns_str("with all below it"), 0);
     st = delete_all(db, &tree, deleted, err);
+    ns_action_end(db, begun);
+  }
   free(tree.items);
   return st;
 }
@@ -407,8 +409,9 @@ static ns_status batch_run(ns_db *db, ns_tx *tx, ns_err *err) {
     p->more = p->n == BATCH;
   if (st == NS_OK && p->alone.n > 0) {
     batch b = {.items = p->alone.items, .n = p->alone.n};
-    ns_tx here = {.run = delete_run, .arg = &b};
+    ns_tx here = {.run = delete_run, .arg = &b, .jobs = tx->jobs};
     st = delete_run(db, &here, err);
+    tx->jobs = here.jobs;
   }
   return st;
 }
@@ -540,5 +543,7 @@ ns_status ns_prune(ns_db *db, int64_t keep_done, int64_t keep_dead, size_t max_b
     st = ns_finish_pending_look(db, err);
   if (st == NS_OK)
     st = ns_holder_past_prune(db, err);
+  if (st == NS_OK)
+    st = ns_admin_audit_prune(db, err);
   return st == NS_OK ? ns_holder_slots_prune(db, err) : st;
 }

@@ -1,5 +1,6 @@
 /*
-** Retention: how long, and how many, ended jobs of each queue and outcome are kept.
+** Retention: how long, and how many, ended jobs of each queue and outcome are kept. And rows of the
+** audit of actions.
 **
 ** A rule by number is worked out by counting. The rows of an outcome are read from the newest
 ** down, a page at a time. Each queue with such a rule has a cut where it has one more than it
@@ -220,6 +221,24 @@ void ns_admin_rules_bounds(const ns_keeps *k, int64_t *age, int64_t *cut) {
     if (rule->cut.finished_at > *cut)
       *cut = rule->cut.finished_at;
   }
+}
+
+/* -------------------------------------------------------------- the audit */
+
+#define KEEP_AUDIT INT64_C(7776000000000) /* µs: 90 days */
+#define MOST_AUDIT 100000                 /* rows */
+
+ns_status ns_admin_audit_prune(ns_db *db, ns_err *err) {
+  const ns_value *row = NULL;
+  const ns_value limits[] = {ns_vint(KEEP_AUDIT), ns_vint(MOST_AUDIT)};
+  ns_value until;
+  ns_status st = ns_db_run(db, NS_SQL_PRUNE_AUDIT_UNTIL, limits, err);
+  if (st == NS_OK)
+    st = ns_db_row(db, NS_SQL_PRUNE_AUDIT_UNTIL, &row, err);
+  if (st != NS_OK || row == NULL)
+    return st;
+  until = row[0];
+  return ns_db_run(db, NS_SQL_PRUNE_AUDIT, &until, err);
 }
 
 static void closing(ns_db *db) {

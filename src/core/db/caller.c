@@ -452,6 +452,7 @@ void ns_session_bar(ns_db *db, bool yes) {
 
 void ns_session_reset(ns_db *db, bool *open) {
   *open = ns_in_transaction(db);
+  db->action.open = false;
   if (db->user_tx)
     ns_rollback(db);
   if (db->link == NULL || ns_is_foreign(db) || ns_link_dead(db->link))

@@ -9,7 +9,7 @@
 #define NS_DB_DB_H
 
 #include "link/link.h"
-#include "nightshift_host.h"
+#include "nightshift_admin.h"
 #include "ns_sql_names.h" /* generated: enum ns_sql */
 
 /* ------------------------------------ the SQL of sql/, embedded at build */
@@ -207,16 +207,20 @@ ns_status ns_db_list_change(ns_db *db, ns_sql sql, const ns_value *first, ns_buf
 ** try was cut at its COMMIT. Only 'run' can find out the outcome (the cut session is over by
 ** then); it sets 'done' when that commit turns out to have happened. It may be true from the
 ** start: the earlier try was an earlier call. Inside a transaction of the caller 'run' simply
-** joins it, once. With 'looks', 'run' only reads until it has called ns_db_begun, so its first
-** statement goes out together with the BEGIN. 'ahead' (may be NULL) sends, behind the COMMIT,
-** the question that is to be read after it; best effort. With 'once', the work is not repeated
-** after 1213, 1205 and 1020: it is BUSY.
+** joins it, once. It sets 'jobs' when this try has changed something that the audit is to have: to
+** the number of jobs. It is negative before.
+**
+** With 'looks', 'run' only reads until it has called ns_db_begun, so its first statement goes out
+** together with the BEGIN. 'ahead' (may be NULL) sends, behind the COMMIT, the question that is to
+** be read after it; best effort. With 'once', the work is not repeated after 1213, 1205 and 1020:
+** it is BUSY.
 */
 typedef struct ns_tx {
   ns_status (*run)(ns_db *db, struct ns_tx *tx, ns_err *err);
   void (*ahead)(ns_db *db, struct ns_tx *tx);
   void *arg;
   int64_t began;
+  int64_t jobs;
   bool replay;
   bool done;
   bool looks;
@@ -231,6 +235,18 @@ ns_status ns_db_begun(ns_db *db, ns_err *err);
 
 /* Counts an error after which a transaction is run again. */
 void ns_db_count_retry(ns_db *db, const ns_err *err);
+
+/* The action of people that is under way; see ns_action_begin. */
+typedef struct ns_action {
+  ns_via via;        /* as long as the handle is open */
+  bool open;
+  bool untold;       /* it leaves no row */
+  char verb[24];
+  int64_t job;       /* 0: it is not about one */
+  int64_t row;       /* the id of its row, which may have been rolled back; 0: none was written */
+  size_t n;          /* bytes of 'what' */
+  char what[256];
+} ns_action;
 
 /* A statement that returns no rows, to be run once per row of its columns. */
 typedef struct ns_step {

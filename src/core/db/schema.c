@@ -214,10 +214,10 @@ static ns_status probe_statement(ns_db *db, ns_sql sql, ns_err *err) {
   return ns_db_try(db, sql, err);
 }
 
-/* Does a holder need the statement? Verbs from outside and reports need other privileges, or
-** more. */
+/* Does a holder need the statement? Verbs from outside, with their audit, and reports need other
+** privileges, or more. */
 static bool is_of_holders(const char *name) {
-  static const char *const others[] = {"admin_", "doctor_", "prune_", "report_", "testing_"};
+  static const char *const others[] = {"admin_", "audit_", "doctor_", "prune_", "report_", "testing_"};
   for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
     if (strncmp(name, others[i], strlen(others[i])) == 0)
       return false;

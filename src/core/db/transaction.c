@@ -1,6 +1,7 @@
 /*
 ** Transactions: our own, which are run again; the caller's, which ours join; and pipelines,
-** which take three waits, or one, instead of one per statement.
+** which take three waits, or one, instead of one per statement. And what an action of people leaves
+** in the audit, which is written in the transaction that does it.
 **
 ** Invariants: a transaction that failed is rolled back before its function returns, whatever
 ** the reason. A session that would not roll back is given up: its next BEGIN would commit the
@@ -16,11 +17,106 @@
 #include "db/inner.h"
 
 #include <stdio.h>
+#include <string.h>
+#include <unistd.h>
 
+#include "buf.h"
 #include "clock.h"
 #include "err.h"
 
 #define TX_TRIES 20 /* of one unit of work, before NS_EBUSY */
+
+/* ------------------------------------------------------ actions of people */
+
+void ns_act_as(ns_db *db, ns_via via) {
+  db->action.via = via;
+}
+
+/* Adds whole characters of a text, as far as they fit. */
+static void add_what(ns_action *a, ns_bytes text) {
+  size_t n = 0;
+  while (n < text.n) {
+    size_t one = ns_utf8(text.p + n, text.n - n);
+    one = one > 0 ? one : 1;
+    if (a->n + n + one >= sizeof a->what)
+      break;
+    n += one;
+  }
+  if (n > 0)
+    memcpy(a->what + a->n, text.p, n);
+  a->n += n;
+}
+
+bool ns_action_begin(ns_db *db, const char *verb, int64_t job, ns_bytes what, int64_t row) {
+  ns_action *a = &db->action;
+  char text[32];
+  if (a->open)
+    return false;
+  *a = (ns_action){.via = a->via, .open = true, .job = job, .row = row};
+  snprintf(a->verb, sizeof a->verb, "%s", verb);
+  a->untold = a->via == NS_VIA_HANDLER && job != 0;
+  if (job != 0) {
+    snprintf(text, sizeof text, what.n > 0 ? "job %lld: " : "job %lld", (long long)job);
+    add_what(a, ns_str(text));
+  }
+  add_what(a, what);
+  return true;
+}
+
+int64_t ns_action_end(ns_db *db, bool begun) {
+  if (begun)
+    db->action.open = false;
+  return db->action.row;
+}
+
+static ns_status add_row(ns_db *db, int64_t jobs, ns_err *err) {
+  static const char *const names[] = {[NS_VIA_C] = "c",         [NS_VIA_LUA] = "lua",
+                                      [NS_VIA_SHELL] = "shell", [NS_VIA_PAGE] = "page",
+                                      [NS_VIA_HANDLER] = "handler"};
+  ns_action *a = &db->action;
+  char host[256] = "";
+  ns_status st;
+  gethostname(host, sizeof host - 1);
+  st = ns_db_run(db, NS_SQL_AUDIT_ADD,
+                 (ns_value[]){ns_vtext(ns_str(a->verb)), ns_vtext(((ns_bytes){a->what, a->n})),
+                              ns_vpositive(a->job), ns_vint(jobs), ns_vtext(ns_str(host)),
+                              ns_vint(getpid()), ns_vtext(ns_str(names[a->via]))},
+                 err);
+  if (st == NS_OK)
+    a->row = ns_stmt_insert_id(db->stmts[NS_SQL_AUDIT_ADD]);
+  return st;
+}
+
+/* A row of an earlier transaction of the action, unless that was rolled back. */
+static ns_status add_jobs(ns_db *db, int64_t jobs, bool *there, ns_err *err) {
+  ns_status st = ns_db_run(db, NS_SQL_AUDIT_MORE,
+                           (ns_value[]){ns_vint(jobs), ns_vint(db->action.row)}, err);
+  *there = st == NS_OK && ns_db_affected(db, NS_SQL_AUDIT_MORE) > 0;
+  return st;
+}
+
+ns_status ns_action_note(ns_db *db, int64_t jobs, ns_err *err) {
+  const ns_action *a = &db->action;
+  bool there = false;
+  ns_status st = NS_OK;
+  if (!a->open || a->untold)
+    return NS_OK;
+  if (a->row != 0 && jobs != 0)
+    st = add_jobs(db, jobs, &there, err);
+  if (st == NS_OK && !there)
+    st = add_row(db, jobs, err);
+  return st == NS_EDENIED ? ns_err_context(err, "nothing was done, because the audit of actions "
+                                                "cannot be written")
+                          : st;
+}
+
+/* Does the work of a transaction, and writes what it has been for the audit. */
+static ns_status run_noted(ns_db *db, ns_tx *tx, ns_err *err) {
+  ns_status st;
+  tx->jobs = -1;
+  st = tx->run(db, tx, err);
+  return st == NS_OK && tx->jobs >= 0 ? ns_action_note(db, tx->jobs, err) : st;
+}
 
 /* ----------------------------------------------------------------- ours */
 
@@ -61,7 +157,7 @@ static ns_status try_once(ns_db *db, ns_tx *tx, bool *cut, ns_err *err) {
   db->in_tx = true;
   if (st == NS_OK && !tx->looks)
     st = ns_db_begun(db, err);
-  if (st == NS_OK && (st = tx->run(db, tx, err)) == NS_OK)
+  if (st == NS_OK && (st = run_noted(db, tx, err)) == NS_OK)
     st = ns_db_begun(db, err); /* and all else that was sent has worked */
   if (st == NS_OK && !tx->done) {
     *cut = true;
@@ -81,7 +177,7 @@ static ns_status join_callers(ns_db *db, ns_tx *tx, ns_err *err) {
   if ((st = ns_db_ready(db, err)) != NS_OK ||
       (st = ns_db_text(db, "SAVEPOINT nightshift", err)) != NS_OK)
     return st;
-  st = tx->run(db, tx, err);
+  st = run_noted(db, tx, err);
   if (st != NS_OK && ns_db_text(db, "ROLLBACK TO SAVEPOINT nightshift", NULL) != NS_OK)
     db->broken_tx = true;
   return st;

@@ -122,6 +122,8 @@ static ns_status step_again(ns_db *db, ns_tx *tx, ns_err *err) {
   }
   if (st == NS_OK)
     t->changed += (int64_t)p.n;
+  if (t->changed > 0)
+    tx->jobs = t->changed;
   ns_tree_pasts_free(&p);
   return st;
 }
@@ -135,6 +137,8 @@ static ns_status step_move_ended(ns_db *db, ns_tx *tx, ns_err *err) {
     st = ns_tree_ask(db, NS_SQL_ADMIN_MANY_MOVE, list, to, 2, t->many, err);
   if (st == NS_OK)
     t->changed = ns_db_affected(db, NS_SQL_ADMIN_MANY_MOVE);
+  if (t->changed > 0)
+    tx->jobs = t->changed;
   return st;
 }
 

@@ -133,6 +133,8 @@ static ns_status step_revive(ns_db *db, ns_tx *tx, ns_err *err) {
     st = write_revived(db, t, &p, err);
   if (st == NS_OK)
     t->changed += (int64_t)p.n;
+  if (st == NS_OK && p.n > 0)
+    tx->jobs = (int64_t)p.n;
   ns_tree_pasts_free(&p);
   return st;
 }
@@ -274,6 +276,8 @@ static ns_status step_row(ns_db *db, ns_tx *tx, ns_err *err) {
   bool is_row;
   ns_status st = ns_source_retry(db, t->id, &is_row, err);
   t->changed = is_row;
+  if (is_row)
+    tx->jobs = 1;
   return st;
 }
 
@@ -288,6 +292,7 @@ ns_status ns_tree_retry(ns_db *db, ns_tree *t, ns_tree_step *release, ns_err *er
   if (st == NS_OK)
     st = ns_tree_walk(db, t, step_revive, err);
   revived = t->changed;
+  t->noted = revived > 0;
   if (st == NS_OK)
     st = ns_tree_walk(db, t, step_link, err);
   if (st == NS_OK && !t->was_paused)

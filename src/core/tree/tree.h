@@ -51,6 +51,7 @@ typedef struct ns_tree {
   size_t nnodes, capnodes;
   ns_buf list;      /* scratch */
   bool was_paused;  /* retry: by another verb, before */
+  bool noted;       /* retry: the audit has the jobs that are changed from now on */
   int64_t taken;    /* retry: its unique key is another's; 0: none */
   /* of a verb on many jobs */
   const ns_many *many; /* NULL: it is one on a tree */

@@ -254,9 +254,19 @@ static ns_status step_small(ns_db *db, ns_tree *t, small verb, ns_err *err) {
   return st;
 }
 
+/* A small verb, and what it has changed, for the audit. */
+static ns_status step_noted(ns_db *db, ns_tx *tx, small verb, ns_err *err) {
+  const ns_tree *t = tx->arg;
+  int64_t before = t->changed;
+  ns_status st = step_small(db, tx->arg, verb, err);
+  if (t->changed > before && !t->noted)
+    tx->jobs = t->changed - before;
+  return st;
+}
+
 #define STEP(name, verb)                                                \
   static ns_status name(ns_db *db, ns_tx *tx, ns_err *err) {           \
-    return step_small(db, tx->arg, verb, err);                         \
+    return step_noted(db, tx, verb, err);                              \
   }
 
 STEP(step_rank, rank_one)
@@ -266,14 +276,14 @@ STEP(step_move, move_one)
 
 /* Gives back the jobs that the pause of the tree's id holds. */
 static ns_status step_release(ns_db *db, ns_tx *tx, ns_err *err) {
-  return step_small(db, tx->arg, resume_one, err);
+  return step_noted(db, tx, resume_one, err);
 }
 
 static ns_status step_pause(ns_db *db, ns_tx *tx, ns_err *err) {
   ns_tree *t = tx->arg;
   int64_t changed = t->changed;
   ns_value id = ns_vint(t->id);
-  ns_status st = step_small(db, t, pause_one, err);
+  ns_status st = step_noted(db, tx, pause_one, err);
   return st == NS_OK && changed == 0 && t->changed > 0
              ? ns_db_run(db, NS_SQL_ADMIN_TREE_PAUSE, &id, err)
              : st;
@@ -374,6 +384,7 @@ static ns_status step_cancel(ns_db *db, ns_tx *tx, ns_err *err) {
     return st;
   t->live += (int64_t)t->nnodes;
   t->changed += (int64_t)t->nnodes;
+  tx->jobs = (int64_t)t->nnodes;
   return NS_OK;
 }
 
@@ -437,13 +448,21 @@ static ns_status run_verb(ns_db *db, ns_tree *t, ns_verb verb, ns_err *err) {
 
 ns_status ns_tree_do(ns_db *db, ns_verb verb, int64_t id, int64_t n,
                      ns_bytes text, int64_t *changed, ns_err *err) {
+  static const char *const names[] = {
+      [NS_TREE_CANCEL] = "cancel",         [NS_TREE_PAUSE] = "pause",
+      [NS_TREE_RESUME] = "resume",         [NS_TREE_PRIORITY] = "reprioritise",
+      [NS_TREE_RUN_NOW] = "run_now",       [NS_TREE_DEADLINE] = "deadline",
+      [NS_TREE_RETRY] = "retry"};
   ns_tree t = {.id = id, .n = n, .text = text};
+  bool begun;
   ns_status st;
   ns_err_clear(err);
   if (verb == NS_TREE_PRIORITY && (n < 0 || n > 255))
     return ns_fail(err, NS_EINVALID, "the priority must be 0 to 255, got %lld",
                    (long long)n);
+  begun = ns_action_begin(db, names[verb], id, ns_str("with all below it"), 0);
   st = run_verb(db, &t, verb, err);
+  ns_action_end(db, begun);
   *changed = t.changed;
   ns_tree_free(&t);
   return st;
@@ -456,9 +475,13 @@ ns_status ns_deadline(ns_db *db, int64_t id, int64_t deadline, ns_err *err) {
   int64_t up;
   int64_t paused;
   bool sure;
+  bool begun;
   ns_status st = ns_tree_up(db, id, &up, &sure, &paused, err);
-  if (st == NS_OK)
+  if (st == NS_OK) {
+    begun = ns_action_begin(db, "deadline", id, NS_NONE, 0);
     st = ns_db_transact(db, &tx, err);
+    ns_action_end(db, begun);
+  }
   if (st == NS_OK) {
     ns_tree_told(db, &t);
     if (t.live == 0)

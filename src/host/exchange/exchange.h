@@ -354,8 +354,9 @@ typedef struct nsh_run {
 void nsh_run_log(const nsh_run *r, ns_level level, const char *event, const char *outcome,
                  const ns_field *more, size_t n);
 
-/* "job.done", "job.failed", … */
+/* "job.done", "job.failed", …; NULL: no run ends so. And without "job.". */
 const char *nsh_run_event(ns_kind kind);
+const char *nsh_run_outcome(ns_kind kind);
 
 /* Has a run that ends so its line when its verdict is written? Only then it is known whether its
 ** job is dead. Other runs have theirs, if any, when they end; in an outage all have. */

@@ -46,9 +46,8 @@ bool nsh_run_waits(ns_kind kind) {
   return ends[kind].waits;
 }
 
-/* "done", "failed", … */
-static const char *outcome_of(ns_kind kind) {
-  return ends[kind].event + strlen("job.");
+const char *nsh_run_outcome(ns_kind kind) {
+  return ends[kind].event != NULL ? ends[kind].event + strlen("job.") : NULL;
 }
 
 static ns_field count_field(const char *key, int64_t n) {
@@ -195,7 +194,7 @@ static void delay_ill(nsh_retry *u, size_t found, const ns_err *trouble, int64_t
 static void log_failure(const ns_verdict *v) {
   nsh_run r = run_of(v);
   nsh_run_log(&r, NS_LOG_WARN, v->dead ? "job.dead" : ends[v->kind].event,
-              v->dead ? "dead" : outcome_of(v->kind),
+              v->dead ? "dead" : nsh_run_outcome(v->kind),
               NS_FIELDS(ns_fs("reason", v->dead ? v->reason : NULL), ns_fb("error", v->error)));
 }
 
@@ -203,7 +202,7 @@ static void log_failure(const ns_verdict *v) {
 static void log_stale(const ns_verdict *v) {
   nsh_run r = run_of(v);
   nsh_run_log(&r, v->kind == NS_RELEASE ? NS_LOG_DEBUG : NS_LOG_WARN, "job.stale", "stale",
-              NS_FIELDS(ns_fs("verdict", outcome_of(v->kind)), ns_fb("error", v->error)));
+              NS_FIELDS(ns_fs("verdict", nsh_run_outcome(v->kind)), ns_fb("error", v->error)));
 }
 
 /* Where a failure is written in its place, that has its own line. */
@@ -212,7 +211,7 @@ static void log_refused(const ns_verdict *v) {
   if (v->kind == NS_FAIL || v->kind == NS_RELEASE)
     nsh_run_log(&r, NS_LOG_ERROR, "job.refused", "refused",
                 NS_FIELDS(ns_fs("code", ns_code(v->status)),
-                          ns_fs("verdict", outcome_of(v->kind)), ns_fb("error", v->error)));
+                          ns_fs("verdict", nsh_run_outcome(v->kind)), ns_fb("error", v->error)));
 }
 
 /* Logs the answer of a cycle to one verdict. A verdict on a row that another transaction holds

@@ -310,9 +310,8 @@ void nsh_process_leave(nsh_process *w);
 void nsh_process_kill(nsh_process *w, int sig);
 
 /* The running job is to stop; it stays with the first reason, but a cancel explains a lost claim.
-** 'said': the reason that its
-** canceller gave, for the log, or "". The tasks behind it are taken back first, so that no
-** other job is stopped. The exchange is locked. */
+** 'said': the reason that its canceller gave, for the log, or "". The tasks behind it are taken
+** back first, so that no other job is stopped. The exchange is locked. */
 void nsh_process_stop(nsh_process *w, nsh_why why, int64_t step, const char *said);
 
 /* The claim of job 'at' of the running batch is lost: it is told so, the rest go on. As above. */

@@ -92,6 +92,10 @@ static void set_paths(lua_State *L) {
     if (has_our_files(L, folder)) {
       lua_pushfstring(L, "%s/?.lua;%s/?/init.lua;", folder, folder);
       prefix_path(L, "path");
+      if (i > 0) {
+        lua_pushfstring(L, "%s/../?.so;", bin);
+        prefix_path(L, "cpath");
+      }
       lua_pop(L, 1);
       return;
     }

@@ -1,0 +1,516 @@
+--- Command top: queues, hosts with their jobs, and recent failures on a terminal; keys that act.
+--
+-- `Top` is a session: what the last look has found, what is selected, and a stack of views. The
+-- uppermost is seen: the panes, the jobs of a queue, or a text. Only what is seen is looked for,
+-- every --every seconds, by the functions that `status`, `jobs` and `show` use.
+--
+-- Invariant: a failed look changes nothing but `trouble`, which is shown until one succeeds.
+
+local context = require "nightshift.cli.context"
+local core = require "nightshift.core"
+local jobs = require "nightshift.cli.jobs"
+local options = require "nightshift.options"
+local output = require "nightshift.cli.output"
+local panes = require "nightshift.cli.panes"
+local report = require "nightshift.report"
+local units = require "nightshift.units"
+
+local top = { commands = {} }
+
+local SHOWN <const> = 200 -- jobs of a listing
+local SPAN <const> = 10 -- s over which a rate is taken; also of a bar of the sparkline
+local BARS <const> = 60 -- that are remembered
+local READ_TIMEOUT <const> = 5 -- s that an answer of the server may take
+
+--- Adds the command to the parser.
+function top.define(parser)
+  local command = parser:command("top", "Watch queues, hosts with their jobs, and failures on a terminal; keys pause "
+    .. "and resume queues, retry, cancel and open jobs, and ? shows them all.")
+  command:option("--every", "How often to look, at least 1s.", "2s"):argname "TIME"
+end
+
+-- ------------------------------------------------------------------------- looks
+
+local Top = {}
+Top.__index = Top
+
+local ORDER <const> = { "queues", "work", "failures" }
+
+--- Rows of jobs as rows of a table.
+local function job_rows(list)
+  for _, row in ipairs(list) do
+    row.key = row.id
+    row.words = table.concat({ row.id, row.queue, row.name, row.status or "", row.error or row.reason or "" }, "\n")
+  end
+  return list
+end
+
+--- A holder as a row; `busy` is as of its last beat.
+local function holder_row(self, holder)
+  local text = ("%s  %s, pid %d"):format(holder.host, holder.kind, holder.pid)
+  if holder.workers then
+    text = ("%s  %s, %d busy"):format(text, output.count(holder.workers, "worker"), holder.busy)
+    if holder.leaving > 0 then text = ("%s, %d leaving"):format(text, holder.leaving) end
+  end
+  text = ("%s  up %s"):format(text, output.span(self.now - holder.started))
+  if holder.load_error then text = text .. "  its scripts could not be read again" end
+  return { key = "holder " .. holder.id, whole = text, words = text, style = holder.load_error and "red" or "bold" }
+end
+
+--- Holders, each with its jobs below it. A holder stays when one of its jobs has the filter's text.
+local function work_rows(self, holders, running)
+  local rows, by_holder, names = {}, {}, {}
+  for _, row in ipairs(running) do
+    by_holder[row.holder] = by_holder[row.holder] or {}
+    table.insert(by_holder[row.holder], row)
+    row.name = "  " .. row.name
+  end
+  for _, holder in ipairs(holders) do
+    local row = holder_row(self, holder)
+    rows[#rows + 1] = row
+    for _, job in ipairs(by_holder[holder.id] or {}) do
+      rows[#rows + 1] = job
+      row.words = row.words .. "\n" .. job.words
+      job.words = job.words .. "\n" .. holder.host
+    end
+    names[holder.id] = true
+  end
+  for _, row in ipairs(running) do
+    if not names[row.holder] then rows[#rows + 1] = row end -- of a program that has just died
+  end
+  return rows
+end
+
+--- What an account without the right to read history does not see is left out.
+local function unless_denied(value, message, code)
+  if value == nil and code ~= "DENIED" then return nil, message, code end
+  return value or false, message
+end
+
+--- Adds the jobs that ended since the last look to the bars of the sparkline.
+function Top:note_rate(rate, now)
+  local slot = now // SPAN
+  if slot ~= self.slot then
+    for _ = self.slot or slot, slot - 1 do
+      self.bars[#self.bars + 1] = 0
+      if #self.bars > BARS then table.remove(self.bars, 1) end
+    end
+    self.slot = slot
+  end
+  self.bars[math.max(1, #self.bars)] = rate
+end
+
+function Top:look_panes()
+  local handle = self.db._handle
+  local now, message, code = handle:now()
+  if not now then return nil, message, code end
+  local queues, holders, running, rate, by_queue, dying, dead
+  queues, message, code = report.queues(handle, now, true)
+  if not queues then return nil, message, code end
+  holders, message, code = units.rows(handle:execute "@report_holders")
+  if not holders then return nil, message, code end
+  running, message, code = self.db:jobs { state = "running", limit = SHOWN }
+  if not running then return nil, message, code end
+  rate, by_queue, code = unless_denied(report.rates(handle, "done", now, SPAN * 1000000))
+  if rate == nil then return nil, by_queue, code end
+  dying, message, code = unless_denied(report.rates(handle, "dead", now, SPAN * 1000000))
+  if dying == nil then return nil, message, code end
+  dead, message, code = unless_denied(self.db:jobs { state = "dead", limit = SHOWN })
+  if dead == nil then return nil, message, code end
+  self.now, self.rate, self.dying, self.by_queue = units.seconds(now), rate, dying, rate and by_queue or {}
+  self.queues, self.holders = queues, holders
+  self:note_rate(rate or 0, self.now)
+  for _, row in ipairs(queues) do row.key, row.words = row.name, row.name end
+  if not dead then self.tables.failures.none = "this account may not read history" end
+  self.rows.queues, self.rows.work, self.rows.failures = queues, work_rows(self, holders, job_rows(running)),
+    job_rows(dead or {})
+  return true
+end
+
+--- The server's clock of a look at less than all panes.
+function Top:look_clock()
+  local now, message, code = self.db._handle:now()
+  if not now then return nil, message, code end
+  self.now = units.seconds(now)
+  return true
+end
+
+function Top:look_jobs(view)
+  local ok, message, code = self:look_clock()
+  if not ok then return nil, message, code end
+  local list
+  list, message, code = self.db:jobs { queue = view.queue, limit = SHOWN }
+  if not list then return nil, message, code end
+  self.rows.jobs = job_rows(list)
+  return true
+end
+
+local FIRST <const> = { "state", "payload", "result", "error", "status" } -- what people open a job for
+
+--- All about a job: why it does not run, then as `show`.
+function Top:look_job(view)
+  local ok, message, code = self:look_clock()
+  if not ok then return nil, message, code end
+  local info, why
+  info, message, code = jobs.facts(self.db, view.id)
+  if not info and code == "NOT_FOUND" then
+    view.text:set(("there is no job %d any more"):format(view.id))
+    return true
+  end
+  if not info then return nil, message, code end
+  why, message, code = self.db:why(view.id)
+  if not why and code ~= "NOT_FOUND" then return nil, message, code end
+  local lines = { ("%-13s %s"):format("why", output.safe(why or "-")) }
+  jobs.tell(info, function(line) lines[#lines + 1] = line end, FIRST)
+  view.text:set(table.concat(lines, "\n"))
+  return true
+end
+
+--- Looks for what the uppermost view shows.
+function Top:look()
+  local view = self.views[#self.views]
+  local look = self["look_" .. view.kind]
+  if not look then return end
+  local ok, message, code = look(self, view)
+  self.trouble = not ok and ("%s (%s)"):format(message, code) or nil
+  self.away = code == "GONE"
+  self:filter_rows()
+end
+
+--- Gives the tables those rows of the last look that have the filter's text.
+function Top:filter_rows()
+  for name, rows in pairs(self.rows) do self.tables[name]:set(rows, self.filter:lower()) end
+end
+
+-- ----------------------------------------------------------------------- drawing
+
+local CLOCK <const>, CLOCK_WIDTH <const> = " %H:%M:%S UTC", 13
+
+--- Lines above the panes: what database, how many jobs, how fast they end. Fewer on a low screen.
+function Top:draw_header(height, width, utf8)
+  local lines = {}
+  if height >= 16 then
+    lines[1] = ("nightshift  %s  %s"):format(self.place, panes.hosts(self.holders or {}))
+  end
+  if self.queues then
+    lines[#lines + 1] = panes.totals(self.queues, width)
+    if height >= 8 then
+      local text = ("%s done  %s dead  "):format(panes.rate(self.rate or 0), panes.rate(self.dying or 0))
+      lines[#lines + 1] = text .. panes.sparkline(self.bars, math.max(0, width - #text - 1), utf8)
+    end
+  end
+  if #lines == 0 then lines[1] = "nightshift  " .. self.place end
+  for i, line in ipairs(lines) do
+    self.screen.put(i - 1, 0, width, output.one_line(line, 1000), i == 1 and self.styles.bold or 0)
+  end
+  if height >= 16 and width >= 60 and self.queues then
+    self.screen.put(0, width - CLOCK_WIDTH, CLOCK_WIDTH, os.date("!" .. CLOCK, math.floor(self.now)), self.styles.bold)
+  end
+  return #lines
+end
+
+--- In the first line: what is wrong.
+function Top:draw_trouble(width)
+  if not self.trouble then return end
+  local text = self.away and "the database is away, and looked for again: " or "the last look has failed: "
+  self.screen.put(0, 0, width, output.one_line(text .. self.trouble, 1000), self.styles.red | self.styles.bold)
+end
+
+local KEYS <const> = {
+  panes = {
+    queues = "q quit  ? help  Tab pane  / filter  p pause/resume  Enter its jobs",
+    work = "q quit  ? help  Tab pane  / filter  Enter open  c cancel",
+    failures = "q quit  ? help  Tab pane  / filter  Enter open  r retry",
+  },
+  jobs = "q quit  ? help  Esc back  / filter  Enter open  r retry  c cancel",
+  job = "q quit  ? help  Esc back  r retry  c cancel",
+  help = "q quit  Esc back",
+}
+
+--- The last line: a question, the filter that is typed, what a key has done, or the keys.
+function Top:draw_footer(y, width)
+  local keys = KEYS[self.views[#self.views].kind]
+  local text, style = type(keys) == "table" and keys[self.focus] or keys, "plain"
+  if self.filter ~= "" then text = ("filter: %s  (/ changes it)  %s"):format(self.filter, text) end
+  if self.typing then text = ("/%s_  Enter keeps it, Esc ends it"):format(self.filter)
+  elseif self.question then text, style = self.question.text .. "  y yes, n no", "yellow"
+  elseif self.message then text, style = self.message, self.failed and "red" or "green" end
+  self.screen.put(y, 0, width, output.one_line(text, 1000), self.styles[style] | self.styles.bold)
+end
+
+function Top:draw_panes(y, height, width)
+  local list, focus = {}, 1
+  for i, name in ipairs(ORDER) do
+    list[i] = self.tables[name]
+    if name == self.focus then focus = i end
+  end
+  local lines = panes.share(list, height, focus)
+  for i, pane in ipairs(list) do
+    if lines[i] then
+      pane:draw(self.screen, self.styles, y, lines[i], width, i == focus)
+      y = y + lines[i]
+    end
+  end
+end
+
+--- Draws all; ncurses sends what is different.
+function Top:draw()
+  local height, width, utf8 = self.screen.size()
+  local view = self.views[#self.views]
+  self.screen.clear(self.whole)
+  self.whole = nil
+  local y = view.kind == "panes" and self:draw_header(height, width, utf8) or self.trouble and 1 or 0
+  local room = math.max(1, height - y - 1)
+  if view.kind == "panes" then self:draw_panes(y, room, width)
+  elseif view.kind == "jobs" then self.tables.jobs:draw(self.screen, self.styles, y, room, width, true)
+  else view.text:draw(self.screen, self.styles, y, room, width) end
+  self:draw_trouble(width)
+  self:draw_footer(height - 1, width)
+  self.screen.show()
+end
+
+-- -------------------------------------------------------------------------- keys
+
+function Top:say(text, failed) self.message, self.failed = text, failed end
+
+--- Says how a verb went, and has the next look come soon.
+function Top:told(done, ok, message, code)
+  if ok == nil or ok == false then return self:say(("%s: %s"):format(code, message), true) end
+  self:say(done)
+  self.due = math.min(self.due, (self.views[#self.views].looked or 0) + 1)
+end
+
+--- Shows a view above the others.
+function Top:open(view)
+  self.views[#self.views + 1] = view
+  self.due = core.clock()
+end
+
+function Top:back()
+  if #self.views > 1 then
+    self.views[#self.views] = nil
+    self.due = math.max(core.clock(), (self.views[#self.views].looked or 0) + 1)
+  elseif self.filter ~= "" then
+    self.filter = ""
+    self:filter_rows()
+  end
+end
+
+--- The table that keys move in; nil: a text is seen.
+function Top:table()
+  local view = self.views[#self.views]
+  return view.kind == "panes" and self.tables[self.focus] or view.kind == "jobs" and self.tables.jobs or nil
+end
+
+--- Id and name of the selected or opened job; nil: none is.
+function Top:job()
+  local view, pane = self.views[#self.views], self:table()
+  if view.kind == "job" then return view.id, view.name end
+  local row = pane and pane:row()
+  if row and row.id then return row.id, (row.name:gsub("^ +", "")) end
+end
+
+local ACTIONS = {}
+
+--- Pauses the selected queue, or resumes it.
+function ACTIONS.p(self)
+  local row = self:table() == self.tables.queues and self.tables.queues:row()
+  if not row then return self:say("p pauses a queue: select one in the first pane", true) end
+  local name = output.one_line(row.name, 64)
+  local queue, message, code = self.db:queue(row.name)
+  if not queue then return self:told(nil, nil, message, code) end
+  local ok
+  if row.paused then ok, message, code = queue:resume() else ok, message, code = queue:pause() end
+  if ok then row.paused = not row.paused end
+  self:told(("queue %s is %s"):format(name, row.paused and "paused" or "resumed"), ok, message, code)
+end
+
+--- Runs an ended job again.
+function ACTIONS.r(self)
+  local id, name = self:job()
+  if not id then return self:say("r retries a job: select one", true) end
+  self:told(("job %d '%s' runs again"):format(id, output.one_line(name, 40)), self.db:retry(id))
+end
+
+--- Asks, and ends a live job.
+function ACTIONS.c(self)
+  local id, name = self:job()
+  if not id then return self:say("c cancels a job: select one", true) end
+  self.question = { text = ("cancel job %d '%s'?"):format(id, output.one_line(name, 40)), yes = function()
+    self:told(("job %d is cancelled"):format(id), self.db:cancel(id, { reason = "cancelled in top" }))
+  end }
+end
+
+function ACTIONS.enter(self)
+  local id, name = self:job()
+  if self.views[#self.views].kind == "job" then return end
+  if id then
+    return self:open { kind = "job", id = id, name = name,
+      text = panes.text(("job %d  %s"):format(id, output.one_line(name, 40))) }
+  end
+  local row = self:table() == self.tables.queues and self.tables.queues:row()
+  if not row then return end
+  self.rows.jobs = {}
+  self.tables.jobs.columns[1].title = "JOBS OF " .. output.one_line(row.name, 40)
+  self:open { kind = "jobs", queue = row.name }
+end
+ACTIONS.o = ACTIONS.enter
+
+local function turn(self, by)
+  if self.views[#self.views].kind ~= "panes" then return end
+  for i, name in ipairs(ORDER) do
+    if name == self.focus then
+      self.focus = ORDER[(i - 1 + by) % #ORDER + 1]
+      return
+    end
+  end
+end
+
+function ACTIONS.tab(self) turn(self, 1) end
+ACTIONS.right = ACTIONS.tab
+function ACTIONS.backtab(self) turn(self, -1) end
+ACTIONS.left = ACTIONS.backtab
+ACTIONS["1"] = function(self) self.focus = ORDER[1] end
+ACTIONS["2"] = function(self) self.focus = ORDER[2] end
+ACTIONS["3"] = function(self) self.focus = ORDER[3] end
+ACTIONS["/"] = function(self) self.typing = self:table() ~= nil end
+function ACTIONS.redraw(self) self.whole = true end
+function ACTIONS.resize(self) self.whole = true end
+function ACTIONS.q(self) self.over = true end
+ACTIONS.gone = ACTIONS.q
+
+local HELP <const> = [[
+Tab, Shift-Tab    the next pane, the one before; also right, left, and 1 2 3
+up, down, j, k    select a row; PgUp, PgDn, Home, End, g, G go further
+/                 filter: only rows with a text in the names of queues, jobs, hosts or in errors
+p                 pause the selected queue, or resume it
+Enter, o          the jobs of a queue; a job with its payload, its attempts, and why it does not run
+r                 retry a job that has ended
+c                 cancel a job that has not; asks first
+Esc, Backspace    back; in the panes: end the filter
+Ctrl-L            draw all again
+q, Ctrl-C         quit
+
+Counts end at 1000: 1000+ are so many and more. OLDEST: how long the first ready job has waited.
+DONE: jobs of the queue that were done, a second, over the last 10 s. The bars are such rates, 10 s
+each, since the start of top. FOR: how long a job has run; it shows its worker, what it says and how
+much of it is done once it has run for a second.]]
+
+ACTIONS["?"] = function(self)
+  if self.views[#self.views].kind == "help" then return end
+  local text = panes.text "keys"
+  text:set(HELP)
+  self:open { kind = "help", text = text }
+end
+function ACTIONS.escape(self) self:back() end
+ACTIONS.backspace = ACTIONS.escape
+
+--- A key while a filter is typed.
+function Top:type(key)
+  if key == "resize" or key == "redraw" then self.whole = true
+  elseif key == "gone" then self.over = true
+  elseif key == "enter" then self.typing = false
+  elseif key == "escape" then self.typing, self.filter = false, ""
+  elseif key == "erase" then self.filter = ""
+  elseif key == "backspace" then self.filter = self.filter:sub(1, (utf8.offset(self.filter, -1) or 1) - 1)
+  elseif utf8.len(key) == 1 and #self.filter < 100 then self.filter = self.filter .. key end
+  self:filter_rows()
+end
+
+--- Does what a key says.
+function Top:press(key)
+  if self.typing then return self:type(key) end
+  if key ~= "resize" then self.message = nil end
+  local question = self.question
+  if question and key ~= "resize" then
+    self.question = nil
+    if key == "y" then return question.yes() end
+    if key ~= "q" and key ~= "gone" then return self:say "it goes on" end
+  end
+  local view = self.views[#self.views]
+  if (self:table() or view.text):move(key) then return end
+  local action = ACTIONS[key]
+  if action then action(self) end
+end
+
+-- ----------------------------------------------------------------------- session
+
+--- Looks, draws and obeys until it is over.
+function Top:run(every)
+  self.due = core.clock()
+  repeat
+    local now = core.clock()
+    if now >= self.due then
+      self.views[#self.views].looked, self.due = now, now + every
+      self:look()
+    end
+    self:draw()
+    local key = self.screen.key(math.max(0, self.due - core.clock()))
+    while key do
+      self:press(key)
+      key = not self.over and self.screen.key(0)
+    end
+  until self.over
+end
+
+--- A session on an open screen.
+local function session(db, screen, place)
+  local styles = screen.styles()
+  styles.plain = 0
+  local self = setmetatable({ db = db, screen = screen, styles = styles, place = place, focus = "queues", filter = "",
+    views = { { kind = "panes" } }, rows = {}, bars = {}, by_queue = {}, now = 0 }, Top)
+  self.tables = panes.tables(self)
+  return self
+end
+
+--- The database as people know it, without what is secret.
+local function place_of(args)
+  local url = args.url or (options.address() or {}).url
+  if not url then return "the private server of this folder" end
+  url = url:gsub("^%w+://", "")
+  return url:match "^[^?]*@([^?]*)" or not url:find "@" and url:match "^[^?]*" or "the database"
+end
+
+local INSTALL <const> = "top needs ncurses, which the program was built without, or which is not installed:\n"
+  .. "apt-get install libncursesw6; for a build libncurses-dev, and then make (%s)"
+
+--- The module of the screen; it is there where ncurses is.
+local function load_screen()
+  local found, screen = pcall(require, "nightshift.host.screen")
+  if found then return screen end
+  local why = tostring(screen):match "[^\n]*error loading[^\n]*\n?[^\n]*" or "there is no nightshift/host/screen.so"
+  context.fail(context.FAILURE, INSTALL, why)
+end
+
+local function check_terminal()
+  if not (core.terminal(0) and core.terminal(1)) then
+    context.fail(context.FAILURE, "top wants a terminal; `nightshift status` prints what there is")
+  end
+  local term = os.getenv "TERM"
+  if not term or term == "" or term == "dumb" then
+    context.fail(context.FAILURE, "top wants a terminal that can place its cursor, and $TERM is %s; "
+      .. "`nightshift status` prints what there is", term and term ~= "" and "'" .. term .. "'" or "not set")
+  end
+end
+
+-- What has gone wrong, with its place, unless it was said for people.
+local function traced(err) return context.is_exit(err) and err or debug.traceback(tostring(err), 2) end
+
+function top.commands.top(args)
+  local every = context.checked(options.duration, args.every, "--every") / 1000000
+  if every < 1 then context.fail(context.USAGE, "--every: at least 1s, got '%s'", args.every) end
+  local db <close> = context.connect(args, { read_timeout = READ_TIMEOUT })
+  check_terminal()
+  local screen = load_screen()
+  local ok, message = screen.open((os.getenv "NO_COLOR" or "") == "")
+  if not ok then
+    context.fail(context.FAILURE, "the terminal cannot be used, $TERM is '%s': %s", os.getenv "TERM", message)
+  end
+  ok, message = xpcall(function() session(db, screen, place_of(args)):run(every) end, traced)
+  screen.close()
+  db:close()
+  screen.die() -- by the signal that has stopped it, if one has
+  if not ok then error(message, 0) end
+end
+
+return top
