@@ -70,7 +70,7 @@ Priority: optional
 Architecture: $(ARCH)
 Maintainer: the Nightshift authors <root@localhost>
 Depends: @DEPENDS@, lua-argparse, passwd
-Recommends: lua5.4, tzdata, libncursesw6
+Recommends: lua5.4, lua-penlight, tzdata, libncursesw6
 Suggests: mariadb-server, mariadb-server-core, mariadb-client-core
 Description: durable background jobs for Lua on MariaDB
  A C library pushes jobs into MariaDB tables and claims them. A host program runs

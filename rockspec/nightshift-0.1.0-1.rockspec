@@ -2,9 +2,10 @@
 --
 -- Lua is the only rock this depends on, so that it installs where no rock
 -- server is reachable. The program `nightshift` also needs argparse: Debian's
--- lua-argparse, or `luarocks --lua-version=5.4 install argparse`. The module
--- does not. `work --http` needs libmicrohttpd, with its header where this is built;
--- without that the program is built without it. The same is true of `top` and ncurses.
+-- lua-argparse, or `luarocks --lua-version=5.4 install argparse`. `nightshift web` needs penlight,
+-- too: lua-penlight, or the rock of that name. The module needs neither. `work --http` and `web` need
+-- libmicrohttpd, with its header where this is built; without that the program is built without
+-- them. The same is true of `top` and ncurses.
 rockspec_format = "3.0"
 package = "nightshift"
 version = "0.1.0-1"

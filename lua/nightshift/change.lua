@@ -24,7 +24,7 @@ function change.is_object(value)
 end
 
 --- A value after a merge patch, RFC 7396: objects are merged, null deletes a key, all else takes
--- the place of what was there.
+-- the place of the old one.
 ---@param target any is not changed
 ---@param patch any
 ---@return any

@@ -91,7 +91,7 @@ function methods:pause_all() return pauses.set(live(self, "pause_all"), nil, tru
 ---@return string? code
 function methods:resume_all() return pauses.set(live(self, "resume_all"), nil, false) end
 
---- Has a host have so many workers, until it ends: its id, or a machine's name. What it has then.
+--- Has a host have so many workers, until it ends: its id, or a machine's name. That number.
 ---@param host integer|string
 ---@param workers integer
 ---@return {id: integer, host: string, pid: integer, workers: integer, was: integer}|nil

@@ -52,7 +52,7 @@ local LIVE_SET <const> = states(table.unpack(LIVE))
 local IDLE <const> = states("scheduled", "waiting", "ready", "done", "dead", "cancelled")
 local CHANGED <const> = states("scheduled", "waiting", "ready", "dead", "cancelled")
 
---- Each verb: the states that it is for; the walks when none is given; what it takes besides.
+--- Each verb: the states that it is for; the walks when none is given; further options.
 -- `single`: it is done to one job after the other.
 local VERBS <const> = {
   cancel = { states = LIVE_SET, all = ANY_LIVE, more = { reason = options.text } },
@@ -67,7 +67,7 @@ local VERBS <const> = {
 
 -- --------------------------------------------------------------------- walks
 
---- Raises what ends a walk; `run` below catches it.
+--- Raises a failure, which ends a walk; `run` below catches it.
 local function must(value, message, code)
   if value == nil then error({ message = message, code = code }, 0) end
   return value
@@ -127,9 +127,9 @@ local walks = {}
 
 function walks.scheduled(m, state) through_scheduled(m, state, m.last.run_at) end
 
--- First what is due and not yet moved into ready, for that is moved there meanwhile. A push of
--- many gives each job a place some µs behind the one before, so a place may lie ahead. What the
--- verb puts into ready has a later one.
+-- First jobs that are due and not yet moved into ready, for they are moved there meanwhile. A push
+-- of many gives each job a place some µs behind the one before, so a place may lie ahead. Jobs that
+-- the verb puts into ready have a later one.
 function walks.ready(m, state)
   local last = must(m.handle:now()) + AHEAD
   core.sleep(AHEAD / 1000000)
@@ -221,7 +221,7 @@ end
 --- How many jobs the filter holds for.
 ---@param handle userdata core handle
 ---@param name string of the verb
----@param given table checked by `read`
+---@param given table checked by `read`; `told` as of `run`. A table with a message that it raises is the failure
 ---@return integer|nil
 ---@return string? message
 ---@return string? code
@@ -230,7 +230,10 @@ function many.count(handle, name, given)
   local wanted, message, code = filter.bind(handle, given)
   if not wanted then return wanted == false and 0 or nil, message, code end
   local ok
-  ok, message, code = run(handle, name, given, wanted, function(_, rows) n = n + #rows end)
+  ok, message, code = run(handle, name, given, wanted, function(_, rows)
+    n = n + #rows
+    if given.told then given.told(n) end
+  end)
   if not ok then return nil, message, code end
   return n
 end
@@ -260,8 +263,8 @@ end
 -- Codes of a job that went on by itself meanwhile.
 local MOVED_ON <const> = { NOT_FOUND = true, STATE = true }
 
--- Verbs that are done to one job after the other. Each gives what the core's does; false: the job
--- is left as it is.
+-- Verbs that are done to one job after the other. Each gives the values of the core's; false: the
+-- job is left as it is.
 local SINGLE <const> = {}
 
 function SINGLE.delete(handle, _, row, ended) return handle:delete(row.id, ended) end
@@ -271,7 +274,7 @@ function SINGLE.update(handle, given, row, ended)
   return changes.write(handle, what.values, what.make, row, ended, given.retry)
 end
 
---- The jobs of a batch that the filter holds for, with what a change looks at.
+--- The jobs of a batch that the filter holds for, as a change looks at them.
 local function looked_at(handle, given, rows, ended)
   if not (given.change and given.change.make) or #rows == 0 then return rows end
   local ids = {}
@@ -296,9 +299,13 @@ local function one_by_one(handle, name, given, state, wanted, ids)
 end
 
 --- Does a verb to all jobs of a filter, batch after batch.
+--
+-- `told` gets the number found so far, behind each batch, and behind each page without any. No
+-- transaction is open then, so it may yield: a walk can be done in slices. `batch`: at most so many
+-- jobs in one.
 ---@param handle userdata core handle
 ---@param name string
----@param given table checked by `read`; `told`, if it is there, gets the number found so far
+---@param given table checked by `read`; `told` and `batch` may be added
 ---@return {found: integer, changed: integer, refused: integer}|nil counts refused: their unique key is another's
 ---@return string? message
 ---@return string? code
@@ -312,8 +319,9 @@ function many.run(handle, name, given)
   local verb, argument
   verb, argument, code = verb_of(handle, name, given)
   if not verb then return nil, argument, code end
+  local size = math.min(BATCH, given.batch or BATCH)
+  if given.rate then size = math.tointeger(math.max(1, math.min(size, given.rate // SLICES))) end
   local action = audit.new(handle, name, audit.filter(given))
-  local size = given.rate and math.tointeger(math.max(1, math.min(BATCH, given.rate // SLICES))) or BATCH
   local function do_to(state, ids, from, to)
     local part <close> = audit.part(action) -- luacheck: ignore 211
     if VERBS[name].single then return one_by_one(handle, name, given, state, wanted, ids) end
@@ -335,6 +343,7 @@ function many.run(handle, name, given)
       local ids, from, to = batch_of(rows, first, math.min(first + size - 1, #rows))
       change(state, ids, in_lane and from or 0, in_lane and to or 0)
     end
+    if #rows == 0 and given.told then given.told(counts.found) end
   end)
   if ok then return counts end
   if counts.changed > 0 then message = ("%s; %d jobs were changed before"):format(message, counts.changed) end

@@ -406,7 +406,7 @@ function pauses.set(handle, name, paused)
   return changed
 end
 
---- What is paused: {all = since or nil, names = {{name =, since =}, …}}, instants in seconds.
+--- The pauses: {all = since or nil, names = {{name =, since =}, …}}, instants in seconds.
 ---@param handle userdata core handle
 ---@return {all: number?, names: {name: string, since: number}[]}|nil
 ---@return string? message

@@ -1,7 +1,7 @@
 --- Retention: how long, and how many, ended jobs are kept, by queue and outcome.
 --
 -- The rules are rows of nightshift_retention, so all hosts obey them (src/core/admin/retention.c).
--- A queue's rule has what the rule of all queues has, unless it says otherwise.
+-- A queue's rule has the values of the rule of all queues, unless it says otherwise.
 
 local audit = require "nightshift.audit"
 local core = require "nightshift.core"
@@ -14,7 +14,7 @@ local DAY <const> = 86400 * 1000000
 local ALL <const> = 0 -- in the place of a queue's id
 local NEVER <const>, AS_ALL <const> = -1, -2
 
---- What holds without a rule, µs.
+--- Ages without a rule, µs.
 retention.AGES = { done = DAY, dead = 30 * DAY, cancelled = 30 * DAY }
 
 --- An age for the core's prune: as long as the rules say.
@@ -52,7 +52,7 @@ local function limit_text(value, text)
   return value == NEVER and "any" or value == AS_ALL and "default" or text(value)
 end
 
---- What a change of rules is about, for the audit.
+--- A change of rules in words, for the audit.
 local function what_of(queue, given)
   local words = {}
   for _, outcome in ipairs(retention.OUTCOMES) do
@@ -96,7 +96,7 @@ local function kept(age)
   return age == retention.BY_RULE and "by rule" or age < 0 and "for ever" or span(age)
 end
 
---- Deletes history: what is older than these ages.
+--- Deletes history that is older than these ages.
 ---@param handle userdata core handle
 ---@param done integer µs that done jobs are kept; -1: for ever; BY_RULE: as the rules say
 ---@param dead integer the same of dead and cancelled ones

@@ -19,6 +19,17 @@ FROM nightshift_attempt f
 WHERE f.job_id = ? AND f.kind <> 'printed'
 ORDER BY f.run
 
+-- name: report_attempts_last
+-- The last failed, crashed and lost attempts of one job, newest first, with the beginnings of their
+-- texts. Params: characters of an error, of a log, job id, limit. Index: attempt PRIMARY (job_id,
+-- run), backwards; holder and past_holder PRIMARY. Locks: none.
+SELECT f.run, f.kind, f.started, f.ended, f.holder, {ended_host} AS host, {ended_pid} AS pid,
+  CAST(f.worker AS SIGNED) AS worker, LEFT(f.error, ?) AS error, RIGHT(f.log, ?) AS log
+FROM nightshift_attempt f
+{ended_holder}
+WHERE f.job_id = ? AND f.kind <> 'printed'
+ORDER BY f.run DESC LIMIT ?
+
 -- name: report_audit
 -- Actions of people, the newest first. Params: µs since 1970 twice, verb twice, id twice: NULL for
 -- any; limit. Index: audit PRIMARY backwards, or at. Locks: none.
@@ -437,6 +448,17 @@ GROUP BY q.name, j.name ORDER BY n DESC, q.name, j.name LIMIT 20
 -- table.
 SELECT what, n, last FROM nightshift_mended ORDER BY what
 
+-- name: report_outcomes
+-- The states of a few jobs; of ended ones since when. Params: [id,…]. Index: PRIMARY of job and
+-- finished, one row at a time; all leases, for each live job. Locks: none.
+SELECT STRAIGHT_JOIN v.id, COALESCE(j.name, f.name) AS name,
+  IF(j.id IS NULL, f.outcome, {state}) AS state, f.finished_at
+FROM JSON_TABLE(?, {ids}) v
+LEFT JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id
+LEFT JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = v.id
+LEFT JOIN {lease}
+WHERE j.id IS NOT NULL OR f.id IS NOT NULL
+
 -- name: report_owed
 -- Sessions of this database that tell which verdicts their hosts owe (told: see holder_owes).
 -- And sessions in which hosts and programs work, with the state of their waits. Params: none.
@@ -499,6 +521,24 @@ SELECT r.queue_id AS id, q.name AS queue, r.outcome, r.age, r.most
 FROM nightshift_retention r LEFT JOIN nightshift_queue q ON q.id = r.queue_id
 ORDER BY r.queue_id = 0 DESC, q.name, r.outcome
 
+-- name: report_running
+-- Jobs that have run for about a second, the longest first, or one of them. Params: job id or NULL
+-- twice, limit. Index: all rows of running, which has jobs that run long; PRIMARY of job, queue and
+-- holder. Locks: none.
+SELECT j.id, q.name AS queue, j.name, r.run, r.holder, h.host, h.pid, r.worker, r.started,
+  r.touched, r.progress, r.status
+FROM nightshift_running r
+STRAIGHT_JOIN nightshift_job j ON j.id = r.job_id AND j.run = r.run
+STRAIGHT_JOIN nightshift_queue q ON q.id = j.queue_id
+LEFT JOIN nightshift_holder h ON h.id = r.holder
+WHERE ? IS NULL OR r.job_id = ?
+ORDER BY r.started, r.job_id LIMIT ?
+
+-- name: report_schedules_failed
+-- Schedules with jobs that could not be pushed, and why. Params: limit. Index: small table.
+-- Locks: none.
+SELECT name, error FROM nightshift_schedule WHERE error IS NOT NULL ORDER BY name LIMIT ?
+
 -- name: report_schema
 -- The version of the tables. Index: meta PRIMARY. Locks: none.
 SELECT value FROM nightshift_meta WHERE name = 'schema'
@@ -514,6 +554,29 @@ WHERE (h.id IS NOT NULL AND h.dead IS NULL)
 -- name: report_server
 -- The server's version and the database. Locks: none.
 SELECT VERSION() AS version, DATABASE() AS db
+
+-- name: report_sign
+-- A text that is another one when jobs, hosts or settings have changed, but for changes that leave
+-- all of its numbers as they were. Params: none. Index: PRIMARY of job, lease and scheduled, one row
+-- each; outcome, the last of each; small tables, whole. Locks: none.
+SELECT CONCAT_WS(' ',
+  (SELECT MAX(id) FROM nightshift_job),
+  (SELECT CONCAT(MAX(id), ':', MIN(id)) FROM nightshift_lease),
+  (SELECT CONCAT(job_id, ':', run) FROM nightshift_scheduled ORDER BY run_at, job_id LIMIT 1),
+  (SELECT MAX(run_at) FROM nightshift_scheduled),
+  (SELECT MAX(finished_at) FROM nightshift_finished WHERE outcome = 'done'),
+  (SELECT MAX(finished_at) FROM nightshift_finished WHERE outcome = 'dead'),
+  (SELECT MAX(finished_at) FROM nightshift_finished WHERE outcome = 'cancelled'),
+  (SELECT CONCAT(COUNT(*), ':', SUM(paused), ':', SUM(removed)) FROM nightshift_queue),
+  {paused_mark}, {all_paused},
+  (SELECT CONCAT(COUNT(*), ':', MAX(id)) FROM nightshift_pause),
+  (SELECT CONCAT(COUNT(*), ':', MAX(touched)) FROM nightshift_running),
+  (SELECT SUM(CRC32(CONCAT_WS(' ', id, dead, workers, busy, leaving, loads, old_scripts)))
+   FROM nightshift_holder),
+  (SELECT SUM(CRC32(CONCAT_WS(' ', holder, wanted, tuned, load_error))) FROM nightshift_served),
+  (SELECT SUM(CRC32(CONCAT_WS(' ', name, next_at, paused, skipped, error)))
+   FROM nightshift_schedule),
+  (SELECT SUM(CRC32(CONCAT_WS(' ', tab, rate))) FROM nightshift_source)) AS sign
 
 -- name: report_slots
 -- Slots that are held; rows with an owner that is gone are free ones and left out.
@@ -559,6 +622,15 @@ SELECT run, kind, ended, LEFT(error, 300) AS error
 FROM nightshift_attempt
 WHERE job_id = ? AND kind <> 'printed'
 ORDER BY run DESC LIMIT 1
+
+-- name: report_why_busy
+-- How many jobs a holder has, up to so many. Params: holder, how many. Index: key holder of lease,
+-- job PRIMARY. Locks: none.
+SELECT COUNT(*) AS n
+FROM (SELECT 1 FROM nightshift_lease l
+      STRAIGHT_JOIN JSON_TABLE(l.jobs, {tokens}) c
+      STRAIGHT_JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = c.id AND j.run = c.run
+      WHERE l.holder = ? LIMIT ?) x
 
 -- name: report_why_children
 -- The first children that live. Params: job id, the most children to look at,
@@ -609,14 +681,10 @@ WHERE l.holder = ?
 GROUP BY q.name
 
 -- name: report_why_hosts
--- Live holders, with their handlers and the number of jobs they hold. Params: none. Index: all
--- holders, they are few; PRIMARY of served, key holder of lease, job PRIMARY. Locks: none.
+-- Live holders, with their handlers. Params: none. Index: all holders, they are few; PRIMARY of
+-- served. Locks: none.
 SELECT h.id, h.kind, h.host, h.pid, s.workers, s.queues, s.handlers, s.reserves, {now} - h.beat AS silent,
-  IS_FREE_LOCK(CONCAT('nightshift:', {here}, ':', h.id)) AS free,
-  (SELECT COUNT(*) FROM nightshift_lease l
-   STRAIGHT_JOIN JSON_TABLE(l.jobs, {tokens}) c
-   STRAIGHT_JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = c.id AND j.run = c.run
-   WHERE l.holder = h.id) AS held
+  IS_FREE_LOCK(CONCAT('nightshift:', {here}, ':', h.id)) AS free
 FROM nightshift_holder h
 LEFT JOIN nightshift_served s ON s.holder = h.id
 WHERE h.dead IS NULL

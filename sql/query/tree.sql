@@ -237,7 +237,7 @@ SELECT v.id, COALESCE(j.name, f.name) AS name,
 FROM (SELECT ? AS id) v
 LEFT JOIN nightshift_job j ON j.id = v.id
 LEFT JOIN nightshift_finished f ON f.id = v.id
-LEFT JOIN {claims}
+LEFT JOIN {lease}
 LEFT JOIN nightshift_running r ON r.job_id = j.id AND r.run = j.run
 WHERE j.id IS NOT NULL OR f.id IS NOT NULL
 

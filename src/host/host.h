@@ -360,4 +360,12 @@ bool nsh_mode_beat(void *arg);
 ** empty, or when there was nothing left to do the names that it could run, a line each. */
 int nsh_host_run(const nsh_config *cfg, ns_buf *known);
 
+/* ------------------------------------------------ the server of pages: web.c */
+
+/*
+** The function `listen` of nightshift.host. Its argument: {address = "127.0.0.1:7878", body_max =
+** bytes}. A server, or nil, message, code: INVALID, NOMEM. Raises for other types.
+*/
+int nsh_web_listen(lua_State *L);
+
 #endif

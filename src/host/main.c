@@ -197,6 +197,7 @@ static int open_module(lua_State *L) {
                                        {"single", host_single},
                                        {"hup", host_hup},
                                        {"get", host_get},
+                                       {"listen", nsh_web_listen},
                                        {NULL, NULL}};
   luaL_newlib(L, functions);
   return 1;

@@ -51,6 +51,7 @@ help.EXAMPLES = {
   tune = { "tune --host web1 --workers 8", "tune orders --rate 100" },
   rescue = { "rescue --wait 5s" },
   schedules = { "schedules", "schedules pause report.daily", "schedules run report.daily" },
+  web = { "web", "web --listen 0.0.0.0:7878 --token-file token", "web --read-only --redact password,card" },
   run = { [[run jobs.lua email.send '{"to": "a@example.com"}']], "run jobs.lua approve --phase 1 --signal true" },
   config = { "config", "config --config /etc/nightshift/config --json" },
   help = { "help push" },
@@ -87,8 +88,8 @@ local COMMANDS <const> = {
   get = "show", worker = "work", start = "work", serve = "work", enqueue = "push", add = "push", put = "push",
   submit = "push", kill = "cancel", stop = "cancel", rm = "delete", requeue = "retry", purge = "prune",
   cleanup = "prune", reprioritize = "reprioritise", priority = "reprioritise", cron = "schedules", setup = "init",
-  install = "init", upgrade = "migrate", check = "doctor", test = "run", exec = "run", rename = "move",
-  log = "audit", history = "audit",
+  ui = "web", dashboard = "web", page = "web", install = "init", upgrade = "migrate", check = "doctor", test = "run",
+  exec = "run", rename = "move", log = "audit", history = "audit",
 }
 local STATES <const> = {
   failed = "dead", error = "dead", queued = "ready", pending = "ready", open = "ready", active = "running",

@@ -103,6 +103,7 @@ local ROLES = {
       { "nightshift_ready", "SELECT" },
       { "nightshift_retention", "SELECT" },
       { "nightshift_running", "SELECT" },
+      { "nightshift_schedule", "SELECT" },
       { "nightshift_scheduled", "SELECT" },
       { "nightshift_served", "SELECT" },
       { "nightshift_signal", "SELECT(job_id, name, sent)" },

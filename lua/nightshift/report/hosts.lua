@@ -166,7 +166,7 @@ end
 -- of the numbers that it was told: a larger count than before is our answer.
 
 local LOOK = 0.01 -- s between two looks for the answer, growing
-local ANSWER = 10 -- s to wait for it
+local ANSWER = 10 -- s to wait for it, unless told
 
 local function label(row) return ("%d (pid %d on %s)"):format(row.id, row.pid, row.host) end
 
@@ -195,8 +195,8 @@ local function find(rows, what)
 end
 
 --- Waits for the host's answer; its row then.
-local function await(handle, before)
-  local ends, pause = core.clock() + ANSWER, LOOK
+local function await(handle, before, answer)
+  local ends, pause = core.clock() + answer, LOOK
   repeat
     core.sleep(pause)
     pause = math.min(pause * 1.5, 0.2)
@@ -208,17 +208,18 @@ local function await(handle, before)
     if now.tuned > before.tuned then return now end
   until core.clock() >= ends
   return nil, ("host %s has not answered for %d s: it is stopped, or its database is slow; it will when it is back")
-    :format(label(before), ANSWER), "BUSY"
+    :format(label(before), answer), "BUSY"
 end
 
 --- Has a host have so many workers from now on, until it ends.
 ---@param handle userdata core handle
 ---@param what string|integer its id, or the name of a machine with one host
 ---@param workers integer
+---@param answer integer? seconds to wait for the host; default: 10
 ---@return {id: integer, host: string, pid: integer, workers: integer, was: integer}|nil
 ---@return string? message
----@return string? code
-function hosts.tune(handle, what, workers)
+---@return string? code BUSY: the host has not answered, and does as told when it comes to it
+function hosts.tune(handle, what, workers, answer)
   if math.type(what) ~= "integer" and type(what) ~= "string" then
     options.raise("tune_host: the host must be an id or a name, got %s", math.type(what) or type(what))
   end
@@ -235,7 +236,7 @@ function hosts.tune(handle, what, workers)
   end)
   if not sent then return nil, message, code end
   handle:execute("@listen_nudge", before.id, false)
-  now, message, code = await(handle, before)
+  now, message, code = await(handle, before, answer or ANSWER)
   if not now then return nil, message, code end
   if now.refused then return nil, ("host %s: %s"):format(label(before), now.refused), "INVALID" end
   return { id = before.id, host = before.host, pid = before.pid, workers = now.wanted, was = before.wanted }

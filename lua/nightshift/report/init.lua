@@ -439,23 +439,34 @@ function report.rates(handle, outcome, now, span)
   return n / seconds, by_queue
 end
 
---- Everything db:stats shows.
+--- Holders that are not known dead, with verdicts of theirs that wait to be written.
 ---@param handle userdata core handle
-function report.stats(handle)
-  local now, message, code = handle:now()
-  if not now then return nil, message, code end
-  local queues, holders
-  queues, message, code = count_queues(handle, now)
-  if not queues then return nil, message, code end
-  holders, message, code = units.rows(handle:execute "@report_holders")
+---@return nightshift.Holder[]|nil
+---@return string? message
+---@return string? code
+function report.holders(handle)
+  local holders, message, code = units.rows(handle:execute "@report_holders")
   if not holders then return nil, message, code end
-  local left, late
+  local late
   late, message, code = hosts.owed(handle)
   if not late then return nil, message, code end
   for _, holder in ipairs(holders) do
     local told = late[holder.id]
     holder.unsettled = told and { n = told.n, oldest = units.seconds(told.oldest), server = told.server }
   end
+  return holders
+end
+
+--- Everything db:stats shows.
+---@param handle userdata core handle
+function report.stats(handle)
+  local now, message, code = handle:now()
+  if not now then return nil, message, code end
+  local queues, holders, left
+  queues, message, code = count_queues(handle, now)
+  if not queues then return nil, message, code end
+  holders, message, code = report.holders(handle)
+  if not holders then return nil, message, code end
   left, message, code = hosts.unserved(handle, true)
   if not left then return nil, message, code end
   local paused
@@ -603,9 +614,37 @@ function report.progress(handle, limit)
   return units.rows(handle:execute("@report_progress", limit))
 end
 
+--- Up to `limit` jobs that have run for about a second, the longest first; with an id that job, if
+-- it is one.
+function report.running(handle, limit, id)
+  return units.rows(handle:execute("@report_running", id or core.null, id or core.null, limit))
+end
+
 --- Failed attempts of a job, oldest first.
 function report.attempts(handle, id)
   return units.rows(handle:execute("@report_attempts", id))
+end
+
+--- The last `limit` of them, newest first: of each error the beginning, of each log the end, so many
+-- characters.
+function report.last_attempts(handle, id, limit, characters)
+  return units.rows(handle:execute("@report_attempts_last", characters, characters, id, limit))
+end
+
+--- The states of some jobs by id: {name =, state =, finished_at =}. Jobs that are unknown are left
+-- out.
+---@param handle userdata core handle
+---@param ids integer[]
+---@return table<integer, table>|nil
+---@return string? message
+---@return string? code
+function report.outcomes(handle, ids)
+  local found = {}
+  if #ids == 0 then return found end
+  local rows, message, code = units.rows(handle:execute("@report_outcomes", "[" .. table.concat(ids, ",") .. "]"))
+  if not rows then return nil, message, code end
+  for _, row in ipairs(rows) do found[row.id] = row end
+  return found
 end
 
 --- Ids of up to `limit` jobs that wait for this one.

@@ -457,7 +457,7 @@ end
 --- A host's workers that take jobs of a queue, and how many of them are busy. A queue's jobs
 -- beyond its reserved workers are with the other workers.
 local function workers_for(handle, h, queue)
-  if not h.reserves then return h.workers, math.min(h.held, h.workers) end
+  if not h.reserves then return h.workers, ask(handle, "busy", h.id, h.workers)[1].n end
   local held, open, others, own, mine = {}, h.workers, 0, 0, 0
   for _, row in ipairs(ask(handle, "held", h.id)) do held[row.queue] = row.n end
   for _, reserve in ipairs(core.decode(h.reserves)) do

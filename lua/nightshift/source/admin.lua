@@ -46,12 +46,12 @@ local function count_rows(self, most)
   return counts
 end
 
-local function stats(self)
-  local counts = count_rows(self, COUNTED)
+local function stats(self, most)
+  local counts = count_rows(self, most)
   counts.name, counts.taken, counts.theirs = self.name, nil, nil
   for _, state in ipairs { "ready", "waiting", "running", "done", "dead" } do
-    if counts[state] >= COUNTED then
-      counts[state] = COUNTED
+    if counts[state] >= most then
+      counts[state] = most
       counts.approximate = counts.approximate or {}
       counts.approximate[state] = true
     end
@@ -159,7 +159,8 @@ local function read_retry(what)
   return what
 end
 
-local function retry(self, what)
+--- `told`, if it is there, gets the number of rows so far, where no transaction is open.
+local function retry(self, what, told)
   local ids = read_retry(what)
   steps.outside(self, "rows cannot be retried")
   if self.map.parts.attempts_left and not self.map.max_attempts then
@@ -167,7 +168,13 @@ local function retry(self, what)
   end
   local action = audit.new(self.handle, "retry", ("table %s: %s"):format(self.name, not ids and "all dead rows"
     or #ids == 1 and "row " .. ids[1] or #ids .. " rows"))
-  local function again(batch) return change(self, "dead_lock", batch, open_again, action) end
+  local sum = 0
+  local function again(batch)
+    local changed = change(self, "dead_lock", batch, open_again, action)
+    sum = sum + changed
+    if told then told(sum) end
+    return changed
+  end
   pay.all(self)
   local n = ids and 0 or walk(self, "dead_all", nil, EVERY, again)
   for i = 1, ids and #ids or 0, AT_ONCE do
@@ -176,6 +183,10 @@ local function retry(self, what)
   if math.type(what) ~= "integer" then return n end
   return n == 1 or not_dead(self, what)
 end
+
+--- Runs all dead rows of a table again; how many.
+---@type fun(self: nightshift.source.Table, told: fun(n: integer)?): integer|nil, string?, string?
+admin.retry = caught(function(self, told) return (retry(self, "all", told)) end)
 
 local function list_of(self, rows) return steps.list(steps.ids(rows, self.key)) end
 
@@ -245,7 +256,7 @@ admin.prunable = caught(function(self, given)
   return (each_ended(self, given, given.limit or EVERY, function(ids) return #ids end))
 end)
 
---- What a pruning is about, for the audit.
+--- A pruning in words, for the audit.
 local function pruned(self, given)
   return ("table %s: %s rows%s%s"):format(self.name, given.state or "done",
     given.older and " older than " .. units.span(given.older / 1000000) or "",
@@ -413,18 +424,18 @@ admin.open = caught(function(db, name)
 end)
 
 --- The rows of a table by state, as it was adopted last; or nil and why not.
-local function count(db, map)
+local function count(db, map, most)
   local ran, t, message = pcall(require "nightshift.source.table".new, db, map)
-  if ran and t then return t:stats() end
+  if ran and t then return try(stats, t, most) end
   return nil, ran and message or tostring(t)
 end
 
 --- Adopted tables for people: the rows of `list`, with `counts`, or `error`, the reason why
--- there are none.
----@type fun(db: nightshift.Db): table[]|nil, string?, string?
-admin.status = caught(function(db)
+-- there are none. `most`: counts go no further; 100,000 unless told.
+---@type fun(db: nightshift.Db, most: integer?): table[]|nil, string?, string?
+admin.status = caught(function(db, most)
   local tables = must(admin.list(db._handle))
-  for _, row in ipairs(tables) do row.counts, row.error = count(db, row.mapping) end
+  for _, row in ipairs(tables) do row.counts, row.error = count(db, row.mapping, most or COUNTED) end
   return tables
 end)
 
@@ -436,7 +447,7 @@ function admin.define(verb)
   --- Rows by state: ready, waiting (for their time or their parent), running, done, dead. A
   -- count that stopped at 100,000 is named in `approximate`. `next`: seconds until a row that
   -- waits for its time may be claimed.
-  verb("stats", stats, {})
+  verb("stats", function(self) return (stats(self, COUNTED)) end, {})
 
   --- The index that looks for rows lack to be fast, as a statement that adds it; false when none is
   -- missing.
@@ -447,7 +458,7 @@ function admin.define(verb)
 
   --- Runs dead rows again, with all their attempts: one by its id. Or a list, or all; then returns
   -- how many.
-  verb("retry", retry)
+  verb("retry", function(self, what) return (retry(self, what)) end)
 
   --- Deletes done rows (`state = "dead"`: dead ones) that ended longer ago than `older`, or
   -- moves them to the table `into`; at most `limit`.

@@ -29,7 +29,7 @@ local GONE_WITHIN <const> = 5 -- seconds; a kill waits for a statement that runs
 --- The verbs of all core handles.
 local function verbs_of(kit) return getmetatable(kit._handle).__index end
 
---- Takes back what a point has replaced.
+--- Takes back the replacement of a point.
 ---@param kit nightshift.Testing
 function crash.disarm(kit)
   for name, verb in pairs(kit._replaced or {}) do verbs_of(kit)[name] = verb end

@@ -19,7 +19,7 @@ local worker = require "nightshift.worker"
 local drain = {}
 
 local RUNS <const> = 10000        -- of one drain, unless it says another number
-local NEVER <const> = 50 * 31557600 * 1000000 -- µs: what is due later waits for a signal without a deadline
+local NEVER <const> = 50 * 31557600 * 1000000 -- µs: a job that is due later waits for a signal without a deadline
 local SHOWN <const> = 5           -- errors that a message repeats
 
 -- ------------------------------------------------------------------------ the clock
@@ -145,7 +145,7 @@ end
 
 -- ------------------------------------------------------------------- declarations
 
---- Writes what hosts write of the scripts that they have loaded: jobs for dead ones.
+--- Writes, as hosts do, of the scripts that they have loaded: jobs for dead ones.
 local function declare(self)
   local list, handle = "[" .. table.concat(self.set.on_dead, ",") .. "]", self.kit._handle
   local ok, message, code = true, nil, nil

@@ -67,6 +67,19 @@ void nsh_metrics_sample(ns_buf *out, const char *name, const nsh_label *labels, 
 void nsh_metrics_single(ns_buf *out, const char *name, const char *type, const char *help,
                         const char *value);
 
+/* ----------------------------------------------------- addresses: address.c */
+
+#define NSH_ADDRESS 128 /* bytes of an address, with its port and the zero at the end */
+
+/* A socket that listens at "HOST:PORT", "[HOST]:PORT", ":PORT" or "PORT"; without a host it is the
+** loopback. 'out': what it has got, in numbers. 'option' begins messages. -1 on errors: INVALID. */
+int nsh_address_listen(const char *option, const char *text, char out[NSH_ADDRESS], ns_err *err);
+
+/* Asks the server of another host: '*status' of HTTP, and the text behind its head. 'timeout': µs.
+** Errors: INVALID (the address), GONE. */
+ns_status nsh_http_get(const char *address, const char *path, int64_t timeout, int *status,
+                       ns_buf *text, ns_err *err);
+
 /* ------------------------------------------------------ the server: http.c */
 
 typedef struct nsh_http nsh_http;
@@ -91,11 +104,6 @@ nsh_metrics *nsh_http_metrics(nsh_http *h);
 
 /* The loop: it moves, and this is its state. NULL is allowed. */
 void nsh_http_beat(nsh_http *h, const nsh_pulse *pulse);
-
-/* Asks the server of another host: '*status' of HTTP, and the text behind its head. 'timeout': µs.
-** Errors: INVALID (the address), GONE. */
-ns_status nsh_http_get(const char *address, const char *path, int64_t timeout, int *status,
-                       ns_buf *text, ns_err *err);
 
 /* ------------------------- figures of the database; the exchange is locked */
 

@@ -1,0 +1,198 @@
+--- The page of queues: counts, ages and rates, and pauses.
+--
+-- Invariant: counts are as in `nightshift status`, bounded; so the page costs the same however
+-- many jobs there are.
+
+local layout = require "nightshift.web.layout"
+
+local queues = {}
+
+local STATES <const> = { "ready", "running", "scheduled", "waiting", "dead" }
+local MINUTES <const> = 5 -- that the rate is of
+local BRIEF <const> = 20 -- queues of the overview
+
+--- Adds `rate` to each row: jobs that ended a minute, over the last five.
+---@param db nightshift.Db
+---@param rows table[] of db:stats
+---@return true|nil
+---@return string? message
+---@return string? code
+function queues.add_rates(db, rows)
+  if not pcall(require, "nightshift.report.series") then return true end
+  local found, message, code = db._handle:execute("@report_rates", MINUTES)
+  if not found then return nil, message, code end
+  local by_name = {}
+  for _, row in ipairs(found) do by_name[row.queue] = row.ended / MINUTES end
+  for _, row in ipairs(rows) do row.rate = by_name[row.name] or 0 end
+  return true
+end
+
+local ROWS <const> = layout.compile("rows of queues", [[
+# if #list == 0 then
+$(h.empty("There are no queues yet: the first push makes one.", "nightshift push QUEUE NAME '{}'"))
+# else
+<table class="table cards"><thead><tr><th scope="col">Queue</th>
+# for _, state in ipairs(states) do
+<th scope="col" class="number">$(state:sub(1, 1):upper() .. state:sub(2))</th>
+# end
+<th scope="col" class="number">Oldest ready</th><th scope="col" class="number">Next due</th>
+<th scope="col" class="number">Per minute</th><th scope="col"><span class="unseen">Pause</span></th></tr></thead><tbody>
+# for _, row in ipairs(list) do
+<tr data-row><th scope="row">$(h.queue(row.name))
+# if row.paused then
+$(h.state("paused"))
+# end
+</th>
+# for _, state in ipairs(states) do
+<td class="number $(row[state] == 0 and "zero" or "")" data-label="$(state:sub(1, 1):upper() .. state:sub(2))">
+# if row[state] == 0 then
+0
+# else
+$(count(row, state))
+# end
+</td>
+# end
+<td class="number" data-label="Oldest ready">$(h.seconds(row.oldest))</td>
+<td class="number" data-label="Next due">$(h.seconds(row.next))</td>
+<td class="number" data-label="Per minute">$(h.count(row.rate))</td>
+<td class="end">
+# if row.paused then
+$(h.form("/queues/resume", { queue = row.name, to = to }, "Resume", { label = "Resume " .. row.name }))
+# else
+$(h.form("/queues/pause", { queue = row.name, to = to }, "Pause", { label = "Pause " .. row.name }))
+# end
+# if removes and row.empty then
+# local asks = "Remove the queue " .. row.name .. "? Its history stays."
+$(h.form("/queues/remove", { queue = row.name }, "Remove", { label = "Remove " .. row.name, confirm = asks }))
+# end
+</td></tr>
+# end
+</tbody></table>
+# if left > 0 then
+<p class="dim">$(left) more: $(h.link("/queues", nil, "all queues"))</p>
+# end
+# end
+]])
+
+--- Live jobs.
+local function work_of(row) return row.ready + row.running + row.scheduled + row.waiting end
+
+--- The table of queues. `brief`: the busiest only, for the overview.
+---@param h table
+---@param stats table of db:stats, with rates
+---@param opts {brief: boolean?}
+---@return table html
+function queues.rows(h, stats, opts)
+  local list = table.move(stats.queues, 1, #stats.queues, 1, {})
+  local left = 0
+  for _, row in ipairs(list) do row.empty = work_of(row) == 0 end
+  if opts.brief and #list > BRIEF then
+    table.sort(list, function(a, b)
+      if work_of(a) ~= work_of(b) then return work_of(a) > work_of(b) end
+      return a.name < b.name
+    end)
+    left = #list - BRIEF
+    list = table.move(list, 1, BRIEF, 1, {})
+  end
+  local function count(row, state)
+    local more = row.approximate and row.approximate[state]
+    return h.link("/jobs", { queue = row.name, state = state }, h.atleast(row[state], more))
+  end
+  return layout.raw(ROWS { h = h, list = list, states = STATES, left = left, removes = not opts.brief, count = count,
+    to = opts.brief and "/" or nil })
+end
+
+local function load(context)
+  local stats, message, code = context.db:stats()
+  if not stats then return nil, message, code end
+  local ok
+  ok, message, code = queues.add_rates(context.db, stats.queues)
+  if not ok then return nil, message, code end
+  return { stats = stats, paused = stats.paused, rows = queues.rows }
+end
+
+local BODY <const> = [[
+<div class="toolbar" data-live="all">
+# if paused.all then
+<p class="warn">Every queue is paused, since $(h.time(paused.all)).</p>
+$(h.form("/queues/resume_all", nil, "Resume all", { class = "button main" }))
+# else
+# local asks = "Pause every queue? No job starts anywhere until they are resumed."
+$(h.form("/queues/pause_all", nil, "Pause all", { confirm = asks }))
+# end
+</div>
+<section class="panel" aria-label="Queues"><div data-live="queues">$(rows(h, stats, {}))</div></section>
+<section class="panel" aria-labelledby="names-title"><h2 id="names-title">Paused names</h2>
+<div data-live="names">
+# if #paused.names == 0 then
+<p class="dim">Jobs of every name may start. A name that is paused is so in every queue.</p>
+# else
+<table class="table cards"><thead><tr><th scope="col">Name</th><th scope="col">Since</th>
+<th scope="col"><span class="unseen">Resume</span></th></tr></thead><tbody>
+# for _, row in ipairs(paused.names) do
+<tr data-row><th scope="row">$(h.link("/jobs", { name = row.name }, row.name))</th>
+<td data-label="Since">$(h.time(row.since))</td>
+<td class="end">
+$(h.form("/queues/resume_name", { name = row.name }, "Resume", { label = "Resume " .. row.name }))</td></tr>
+# end
+</tbody></table>
+# end
+</div>
+# if not readonly then
+<form method="post" action="$(h.url("/queues/pause_name"))" class="toolbar">$(h.csrf())
+<div class="field"><label for="name">Name of jobs</label><input id="name" name="name" required maxlength="100"></div>
+<button class="button">Pause this name</button></form>
+# end
+</section>
+]]
+
+-- --------------------------------------------------------------------- actions
+
+--- An action on a queue. A button names one that is there; another one would be made.
+local function on_queue(verb, said)
+  return function(context, request)
+    local name = request.form.queue or ""
+    local queue, message, code = context.db:queue(name)
+    if not queue then return nil, message, code end
+    local ok
+    ok, message, code = queue[verb](queue)
+    if not ok then return nil, message, code end
+    return { said = said:format(name), to = request.form.to == "/" and "/" or nil }
+  end
+end
+
+--- An action on a name of jobs, or on all queues (which is without a name).
+local function on_names(verb, said, before)
+  return function(context, request)
+    local name = request.form.name or ""
+    local changed, message, code
+    if verb:find "_name$" then
+      changed, message, code = context.db[verb](context.db, name)
+    else
+      changed, message, code = context.db[verb](context.db)
+    end
+    if changed == nil then return nil, message, code end
+    return { said = (changed and said or before):format(name) }
+  end
+end
+
+local function remove(context, request)
+  local name = request.form.queue or ""
+  local ok, message, code = context.db:remove_queue(name)
+  if not ok then return nil, message, code end
+  return { said = ("The queue '%s' is removed."):format(name) }
+end
+
+queues.path, queues.title, queues.nav, queues.load, queues.body = "/queues", "Queues", "queues", load, BODY
+queues.actions = {
+  pause = on_queue("pause", "The queue '%s' is paused: none of its jobs starts."),
+  resume = on_queue("resume", "The queue '%s' goes on."),
+  pause_all = on_names("pause_all", "Every queue is paused.", "Every queue was paused before."),
+  resume_all = on_names("resume_all", "Queues go on, but for those that are paused by themselves.",
+    "They were not paused together."),
+  pause_name = on_names("pause_name", "Jobs named '%s' are paused.", "Jobs named '%s' were paused before."),
+  resume_name = on_names("resume_name", "Jobs named '%s' go on.", "Jobs named '%s' were not paused."),
+  remove = remove,
+}
+
+return queues

@@ -1,0 +1,424 @@
+-- `nightshift web`: a real process, asked over HTTP. What a browser may see and do, what it is told
+-- when jobs do not run, and what an attacker's page gets.
+
+local db = require "spec.support.db"
+local host = require "spec.support.host"
+local http = require "socket.http"
+local ltn12 = require "ltn12"
+local nightshift = require "nightshift"
+local nst = require "nst"
+local proc = require "spec.support.proc"
+local socket = require "socket"
+
+http.TIMEOUT = proc.limit(20)
+
+--- Starts one at a free port; it has `at`, the address.
+local function start(url, ...)
+  local p = proc.start { proc.program, "web", "--listen", "127.0.0.1:0", env = { NIGHTSHIFT_URL = url }, ... }
+  p.at = p:wait_line "the pages are at http://([^/%s]+)"
+  return p
+end
+
+--- Status, body and headers of a request; `given` may have a form, headers, a method.
+local function ask(p, path, given)
+  given = given or {}
+  local parts, headers, body = {}, {}, given.body
+  for name, value in pairs(given.headers or {}) do headers[name] = value end
+  if given.form then
+    local list = {}
+    for key, value in pairs(given.form) do
+      list[#list + 1] = key .. "=" .. value:gsub("[^%w]", function(c) return ("%%%02X"):format(c:byte()) end)
+    end
+    body = table.concat(list, "&")
+    headers["content-type"] = headers["content-type"] or "application/x-www-form-urlencoded"
+  end
+  if body then headers["content-length"] = #body end
+  local ok, status, got = http.request {
+    url = "http://" .. p.at .. path, method = given.method or (body and "POST" or "GET"), headers = headers,
+    source = body and ltn12.source.string(body), sink = ltn12.sink.table(parts), redirect = false,
+  }
+  assert(ok, status)
+  return status, table.concat(parts), got
+end
+
+--- The value of the hidden field against forged forms.
+local function csrf_of(p, path, given) return select(2, ask(p, path, given)):match 'name="csrf" value="(%x+)"' end
+
+--- Sends a form as the page would; the page behind it.
+local function act(p, page, action, form)
+  form.csrf = form.csrf or assert(csrf_of(p, page), "a page without a form")
+  local status, body, headers = ask(p, action, { form = form })
+  if status ~= 303 then return status, body end
+  return status, select(2, ask(p, headers.location)), headers.location
+end
+
+local SCRIPT <const> = "return { known = function() return 1 end }"
+
+describe("nightshift web", function()
+  local handle, p, url
+
+  setup(function()
+    url = db.fresh()
+    handle = assert(nightshift.open(url))
+    p = start(url)
+  end)
+  teardown(function() handle:close() end)
+
+  it("says on an empty database what to do first", function()
+    local status, body = ask(p, "/")
+    assert.equal(200, status)
+    assert.is_truthy(body:find("nightshift push QUEUE NAME", 1, true))
+    assert.is_truthy(body:find("nightshift work FILE", 1, true))
+    assert.is_nil(body:find("Needs attention", 1, true))
+  end)
+
+  it("tells on its first page why jobs do not run, with a link to them", function()
+    assert(handle:queue "held":push "known")
+    assert(handle:queue "held":pause())
+    assert(handle:queue "open":push "stranger")
+    local _, body = ask(p, "/")
+    assert.is_truthy(body:find("No host runs, and 2 jobs are ready", 1, true))
+    local h = host.start(url, SCRIPT)
+    _, body = ask(p, "/")
+    assert.is_truthy(body:find("The queue &#39;held&#39; is paused, and has 1 job.", 1, true))
+    local text = "No live host has a handler for &#39;stranger&#39; (1 in queue &#39;open&#39;)"
+    assert.is_truthy(body:find(text, 1, true))
+    assert.is_truthy(body:find('href="/jobs?name=stranger&amp;queue=open&amp;state=ready"', 1, true))
+    host.stop(h)
+  end)
+
+  it("pauses and resumes a queue by the forms of its pages", function()
+    assert(handle:queue "mail":push "known")
+    local status, body, at = act(p, "/queues", "/queues/pause", { queue = "mail" })
+    assert.equal(303, status)
+    assert.is_truthy(body:find("The queue &#39;mail&#39; is paused", 1, true))
+    assert.is_true(handle:queue "mail":stats().paused)
+    assert.is_nil(select(2, ask(p, at)):find("none of its jobs starts", 1, true)) -- it is said once
+    body = select(2, act(p, "/", "/queues/resume", { queue = "mail", to = "/" }))
+    assert.is_truthy(body:find("The queue &#39;mail&#39; goes on", 1, true))
+    assert.is_truthy(body:find("<h1>Overview</h1>", 1, true))
+    assert.is_false(handle:queue "mail":stats().paused)
+  end)
+
+  it("pauses every queue, and names of jobs", function()
+    local _, body = act(p, "/queues", "/queues/pause_all", {})
+    assert.is_truthy(body:find("Every queue is paused, since", 1, true))
+    assert.is_truthy(select(2, ask(p, "/")):find("Every queue is paused: no job starts anywhere", 1, true))
+    act(p, "/queues", "/queues/resume_all", {})
+    assert.is_nil(assert(handle:stats()).paused.all)
+    body = select(2, act(p, "/queues", "/queues/pause_name", { name = "<b>&'\"" }))
+    assert.is_truthy(body:find("Jobs named &#39;&lt;b&gt;&amp;&#39;&quot;&#39; are paused", 1, true))
+    act(p, "/queues", "/queues/resume_name", { name = "<b>&'\"" })
+    assert.same({}, { table.unpack(assert(handle:stats()).paused.names) })
+  end)
+
+  it("says what a verb has refused", function()
+    local status, body = act(p, "/queues", "/queues/remove", { queue = "held" })
+    assert.equal(409, status)
+    assert.is_truthy(body:find("it has a live job", 1, true))
+    assert.equal(400, (act(p, "/queues", "/queues/pause_name", { name = "" })))
+  end)
+
+  -- ------------------------------------------------------------------- safety
+
+  it("escapes whatever names hold", function()
+    local name = "<script>alert(1)</script>\"'&"
+    assert(handle:queue(name):push("<img src=x onerror=alert(1)>"))
+    assert(handle:queue(name):pause())
+    for _, path in ipairs { "/", "/queues", "/nowhere%3Cscript%3E", "/jobs%22%3E" } do
+      local _, body = ask(p, path)
+      assert.is_nil(body:find("<script>", 1, true))
+      assert.is_nil(body:find("<img", 1, true))
+    end
+    local escaped = "&lt;script&gt;alert(1)&lt;/script&gt;&quot;&#39;&amp;"
+    assert.is_truthy(select(2, ask(p, "/queues")):find(escaped, 1, true))
+    assert(handle:cancel(assert(handle:jobs { queue = name })[1].id))
+    assert(handle:queue(name):resume())
+  end)
+
+  it("forbids scripts, frames and styles that are not its own", function()
+    local _, body, headers = ask(p, "/")
+    assert.is_truthy(headers["content-security-policy"]:find("default-src 'none'", 1, true))
+    assert.is_truthy(headers["content-security-policy"]:find("frame-ancestors 'none'", 1, true))
+    assert.is_nil(headers["content-security-policy"]:find("unsafe", 1, true))
+    assert.equal("nosniff", headers["x-content-type-options"])
+    assert.equal("same-origin", headers["referrer-policy"])
+    assert.equal("no-store", headers["cache-control"])
+    assert.is_nil(body:find "%sstyle=")
+    assert.is_nil(body:find "%son%l+=")
+    for path in body:gmatch '[sh]re?[cf]="(/assets/[^"]+)"' do
+      local status, text, got = ask(p, path)
+      assert.equal(200, status)
+      assert.is_true(#text > 100)
+      assert.equal(304, (ask(p, path, { headers = { ["if-none-match"] = got.etag } })))
+    end
+  end)
+
+  it("answers only to its own names", function()
+    local wrong = { "evil.example", "evil.example:7878", "localhost.evil.example", "", "127.0.0.1@evil.example" }
+    for _, name in ipairs(wrong) do
+      assert.equal(403, (ask(p, "/", { headers = { host = name } })), name)
+    end
+    for _, name in ipairs { "localhost:1", "127.0.0.1", "[::1]:7878", "LOCALHOST" } do
+      assert.equal(200, (ask(p, "/", { headers = { host = name } })), name)
+    end
+  end)
+
+  it("takes no form of another site, and none without the number of this process", function()
+    local csrf = csrf_of(p, "/queues")
+    local function try(form, headers, path)
+      return (ask(p, path or "/queues/pause_all", { form = form, headers = headers }))
+    end
+    assert.equal(403, try({ csrf = csrf }, { origin = "http://evil.example" }))
+    assert.equal(403, try({ csrf = csrf }, { origin = "null" }))
+    assert.equal(403, try({ csrf = csrf }, { origin = "http://" .. p.at .. ".evil.example" }))
+    assert.equal(403, try({ csrf = csrf }, { ["sec-fetch-site"] = "cross-site" }))
+    assert.equal(403, try({ csrf = csrf }, { ["sec-fetch-site"] = "same-site" }))
+    assert.equal(403, try({ csrf = "" }))
+    assert.equal(403, try({ csrf = csrf:reverse() }))
+    assert.equal(415, try({ csrf = csrf }, { ["content-type"] = "text/plain" }))
+    assert.equal(404, try({ csrf = csrf }, nil, "/queues/explode"))
+    assert.equal(404, (ask(p, "/queues/pause_all")))
+    assert.equal(405, (ask(p, "/queues", { method = "DELETE" })))
+    assert.is_nil(assert(handle:stats()).paused.all)
+    assert.equal(303, try({ csrf = csrf }, { origin = "http://" .. p.at, ["sec-fetch-site"] = "same-origin" }))
+    assert.equal(303, try({ csrf = csrf }, nil, "/queues/resume_all"))
+  end)
+
+  it("bounds a request, and survives those that are none", function()
+    assert.equal(413, (ask(p, "/queues/pause_all", { body = ("a"):rep(300000) })))
+    assert.equal(400, (ask(p, "/queues?x=%ff")))
+    assert.equal(404, (ask(p, "/live?path=//evil")))
+    local s = assert(socket.connect(p.at:match "^(.*):(%d+)$"))
+    s:send "\0\1\2 nonsense\r\n\r\n"
+    s:close()
+    assert.equal(200, (ask(p, "/")))
+  end)
+
+  it("leads a search to a job, or to jobs by name", function()
+    assert.equal("/jobs/42", select(3, ask(p, "/find?q=42")).location)
+    assert.equal("/jobs?name=mail.send", select(3, ask(p, "/find?q=+mail.send")).location)
+  end)
+
+  -- --------------------------------------------------------------------- live
+
+  --- Opens a stream of a page; next_event() gives the name and the value of the next one.
+  local function watch(path)
+    local s = assert(socket.connect(p.at:match "^(.*):(%d+)$"))
+    s:settimeout(proc.limit(20))
+    s:send(("GET /live?path=%s HTTP/1.1\r\nHost: %s\r\n\r\n"):format(path, p.at))
+    local head, text = s:receive "*l", ""
+    repeat local line = assert(s:receive "*l") until line == ""
+    local function next_event()
+      while true do
+        local event, rest = text:match "^(.-)\n\n(.*)$"
+        if event then
+          text = rest
+          local name, data = event:match "^event: (%l+)\ndata: (.*)$"
+          if name then return name, assert(nightshift.decode(data)) end
+        else
+          local size = tonumber(assert(s:receive "*l"), 16) -- of a chunk
+          text = text .. assert(s:receive(size))
+          s:receive(2)
+        end
+      end
+    end
+    return head, next_event, s
+  end
+
+  it("sends what has changed on a page that is watched, and nothing else", function()
+    local head, next_event, s = watch "/queues"
+    assert.equal("HTTP/1.1 200 OK", head)
+    local name, parts = next_event()
+    assert.equal("change", name)
+    assert.is_truthy(parts.queues and parts.names) -- all of it, once
+    assert(handle:queue "fresh":push "known")
+    repeat name, parts = next_event() until parts.queues and parts.queues:find("fresh", 1, true)
+    assert.equal("change", name)
+    assert.is_nil(parts.names)
+    s:close()
+    assert.equal("HTTP/1.1 404 Not Found", (watch "/nowhere"))
+  end)
+
+  it("asks the server no more often for many watchers than for one", function()
+    local function asked_while(n)
+      local list, events = {}, {}
+      for i = 1, n do
+        local _, next_event, s = watch "/queues"
+        list[i], events[i] = s, next_event
+      end
+      for _, next_event in ipairs(events) do next_event() end
+      local function count() return tonumber(db.sql "SHOW GLOBAL STATUS LIKE 'Com_stmt_execute'":match "%d+") end
+      local before = count()
+      nst.sleep(2)
+      local asked = count() - before
+      for _, s in ipairs(list) do s:close() end
+      return asked
+    end
+    local one, many = asked_while(1), asked_while(100)
+    assert.is_true(many <= one * 1.1 + 4, ("%d statements for one, %d for 100"):format(one, many))
+  end)
+
+  -- ----------------------------------------------------------- its ends and options
+
+  it("ends at TERM at once, with open streams", function()
+    local other = start(url)
+    local s = assert(socket.connect(other.at:match "^(.*):(%d+)$"))
+    s:send(("GET /live?path=/ HTTP/1.1\r\nHost: %s\r\n\r\n"):format(other.at))
+    s:receive "*l"
+    local began = nst.clock()
+    other:signal "TERM"
+    assert.equal("signal 15", other:wait())
+    assert.is_true(nst.clock() - began < proc.limit(1))
+  end)
+
+  it("changes nothing with --read-only, and shows no buttons", function()
+    local other = start(url, "--read-only")
+    local _, body = ask(other, "/queues")
+    assert.is_nil(body:find('method="post"', 1, true))
+    local status
+    status, body = ask(other, "/queues/pause_all", { form = { csrf = "x" } })
+    assert.equal(403, status)
+    assert.is_truthy(body:find("--read-only", 1, true))
+    assert.is_nil(assert(handle:stats()).paused.all)
+  end)
+
+  it("stands below a prefix, whether the proxy cuts it off or not", function()
+    local other = start(url, "--prefix", "/ops/", "--host", "jobs.example")
+    for _, path in ipairs { "/ops/queues", "/queues" } do
+      local status, body = ask(other, path, { headers = { host = "jobs.example" } })
+      assert.equal(200, status)
+      assert.is_truthy(body:find('href="/ops/assets/style.css', 1, true))
+      assert.is_truthy(body:find('action="/ops/queues/pause"', 1, true))
+      assert.is_nil(body:find '[hc][rt]%l+="/[^o]')
+    end
+    local csrf = csrf_of(other, "/ops/queues")
+    local _, _, headers = ask(other, "/ops/queues/resume_all", { form = { csrf = csrf },
+      headers = { host = "jobs.example", origin = "https://jobs.example" } })
+    assert.is_truthy(headers.location:find("/ops/queues?said=", 1, true) == 1)
+  end)
+
+  it("wants the token of --token-file, as a cookie or a header", function()
+    local token = ("t0ken"):rep(5)
+    local other = start(url, "--token-file", fixture.file("token", token .. "\n"))
+    local status, body = ask(other, "/queues")
+    assert.equal(401, status)
+    assert.is_nil(body:find("fresh", 1, true))
+    assert.equal(401, (ask(other, "/live?path=/")))
+    assert.equal(401, (ask(other, "/queues/pause_all", { form = { csrf = "x" } })))
+    assert.equal(200, (ask(other, "/assets/style.css")))
+    assert.equal(403, (ask(other, "/login", { form = { token = token .. "x" } })))
+    local _, _, headers = ask(other, "/login", { form = { token = token, to = "/queues" } })
+    assert.equal("/queues", headers.location)
+    local cookie = headers["set-cookie"]
+    assert.is_truthy(cookie:find("HttpOnly", 1, true) and cookie:find("SameSite=", 1, true))
+    local as = { headers = { cookie = cookie:match "^[^;]*" } }
+    assert.equal(200, (ask(other, "/queues", as)))
+    assert.equal(401, (ask(other, "/queues", { headers = { cookie = "nightshift=" .. ("0"):rep(64) } })))
+    assert.equal(200, (ask(other, "/queues", { headers = { authorization = "Bearer " .. token } })))
+    assert.equal(401, (ask(other, "/queues", { headers = { authorization = "Bearer x" } })))
+    local csrf = csrf_of(other, "/queues", as)
+    ask(other, "/logout", { form = { csrf = csrf }, headers = as.headers })
+    assert.equal(401, (ask(other, "/queues", as)))
+    for _ = 1, 30 do status = ask(other, "/login", { form = { token = "wrong" } }) end
+    assert.equal(403, status)
+    assert.equal(403, (ask(other, "/login", { form = { token = token } }))) -- too many wrong ones
+    _, _, headers = ask(other, "/login?to=//evil.example")
+    assert.is_nil(headers.location)
+  end)
+
+  it("listens for other machines only with a token", function()
+    local status, _, err = proc.run { proc.program, "web", "--listen", "0.0.0.0:0", env = { NIGHTSHIFT_URL = url } }
+    assert.equal(2, status)
+    assert.is_truthy(err:find("--token-file", 1, true))
+    local short = fixture.file("token", "short\n")
+    status, _, err = proc.run { proc.program, "web", "--token-file", short, env = { NIGHTSHIFT_URL = url } }
+    assert.equal(78, status)
+    assert.is_truthy(err:find("16 characters", 1, true))
+    status, _, err = proc.run { proc.program, "web", "--listen", p.at, env = { NIGHTSHIFT_URL = url } }
+    assert.equal(2, status)
+    assert.is_truthy(err:find("Address already in use", 1, true))
+  end)
+
+  it("says that the database is away, on every page, and comes back by itself", function()
+    local server = db.server()
+    local other = start((server:fresh()))
+    assert.equal(200, (ask(other, "/")))
+    server:stop()
+    for _, path in ipairs { "/", "/queues" } do
+      local status, body, headers = ask(other, path)
+      assert.equal(503, status)
+      assert.is_truthy(body:find("The database is away", 1, true))
+      assert.is_truthy(headers["retry-after"])
+    end
+    assert.equal(404, (ask(other, "/nowhere")))
+    server:start()
+    eventually(function() return ask(other, "/") == 200 end)
+  end)
+end)
+
+-- ----------------------------------------------------------------- in this process
+
+describe("the pages of nightshift web", function()
+  local web = require "nightshift.web"
+  local layout = require "nightshift.web.layout"
+
+  it("give a page about a fault in a page, and go on", function()
+    local broken = true
+    local site, said = web.site {}
+    site.db = { _handle = { now = function()
+      if broken then error "<b>it burns</b>" end
+      return nil, "gone", "GONE"
+    end } }
+    site.complain = function(text) said = text end
+    local function get()
+      return site:answer { method = "GET", path = "/", query = "", headers = { host = "localhost" }, body = "" }
+    end
+    local status, headers, body = get()
+    assert.equal(500, status)
+    assert.is_truthy(said:find("it burns", 1, true))
+    assert.equal("text/html; charset=utf-8", headers["Content-Type"])
+    assert.is_truthy(body:find("&lt;b&gt;it burns", 1, true))
+    broken = false
+    assert.equal(503, (get()))
+  end)
+
+  it("escape text, and show what cannot be shown", function()
+    assert.equal("&lt;a href=&quot;&#39;&quot;&gt;&amp;", layout.escape [[<a href="'">&]])
+    assert.equal("a\u{FFFD}b\u{FFFD}", layout.escape "a\xFFb\xC3")
+    assert.equal("␀␛\n\t␡", layout.escape "\0\27\n\t\127")
+    assert.equal("é日本", layout.escape "é日本")
+    assert.equal("<i>", layout.escape(layout.raw "<i>"))
+    local show = layout.compile("a test", "# for _, x in ipairs(list) do\n$(x)\n# end\n$(nothing)")
+    assert.equal("&lt;\n&gt;\n", show { list = { "<", ">" } })
+  end)
+
+  it("hide the values of some keys", function()
+    local site = web.site { redact = { "Password", "card" } }
+    local value = { password = "a1", list = { { card = { n = 1 } }, "open" }, more = nightshift.null }
+    local text = layout.escape(site.h.json(value))
+    assert.is_nil(text:find("a1", 1, true))
+    assert.equal(2, select(2, text:gsub("%[hidden%]", "")))
+    assert.is_truthy(text:find("open", 1, true) and text:find("null", 1, true))
+  end)
+
+  it("write JSON with a line for each item, and bound it", function()
+    local h = web.site {}.h
+    local text = layout.escape(h.json { a = { 1, 2 }, b = nightshift.array {}, c = 'x,{"' })
+    local expected = '{\n  "a": [\n    1,\n    2\n  ],\n  "b": [],\n  "c": "x,{\\""\n}</pre>'
+    assert.equal(expected, (text:gsub("^<pre[^>]*>", ""):gsub("&quot;", '"')))
+    assert.is_true(#layout.escape(h.json { a = ("x"):rep(200000) }) < 70000)
+  end)
+
+  it("make URLs of any text", function()
+    local h = web.site { prefix = "/p" }.h
+    assert.equal("/p/jobs?a=%2F%3F%26%3D%20%2B&b=1&b=2", h.url("/jobs", { a = "/?&= +", b = { 1, 2 }, c = "" }))
+    assert.equal("/p/jobs/a%2Fb%22", h.url { "jobs", 'a/b"' })
+  end)
+
+  it("find the parts of a page that may change", function()
+    local fragments = require "nightshift.web.live".fragments
+    assert.same({ a = "x<div>y</div>", b = "<td>1</td>" }, fragments(
+      '<div class="z" data-live="a">x<div>y</div></div><p>no</p><table><tbody data-live="b"><td>1</td></tbody>'))
+  end)
+end)
