@@ -748,6 +748,27 @@ function Db:slots() end
 ---@return nightshift.Code? code
 function Db:stats() end
 
+---@class nightshift.Bucket
+---@field at number instant that it begins at
+---@field done integer jobs that were done
+---@field failed integer attempts that failed, crashed or were lost
+---@field dead integer jobs
+---@field cancelled integer jobs
+---@field pushed integer jobs that hosts and programs have pushed, not those of SQL
+---@field runs integer runs with a known time
+---@field wait number? seconds from a job's due instant to its start, the mean; nil: none is known
+---@field wait_max number the longest
+---@field run number? seconds that runs took, the mean; nil: none is known
+---@field run_max number the longest
+
+--- What has happened in a queue, or in all, in buckets, the newest last. An hour is 60 minutes, a
+--- day 96 quarters of an hour, 7 days 84 times two hours. Hosts write their counts once a minute.
+---@param opts {span: nightshift.Duration?, queue: string?}? span: "1h" (if nil), "1d" or "7d"; queue nil: all
+---@return nightshift.Bucket[]? buckets
+---@return string? message
+---@return nightshift.Code? code `INVALID`
+function Db:series(opts) end
+
 ---@alias nightshift.Keep nightshift.Duration|false|"default"
 
 ---@class nightshift.Rule

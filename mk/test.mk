@@ -63,6 +63,30 @@ test: deps
 	@$(PARALLEL) tests
 	@$(if $(ARGS),,sh spec/support/shards.sh "$(O)") $(call SPECS,LUA=$(LUA),$(LUA))
 
+#: make test-web    the pages of `nightshift web` in headless Chromium
+# Debian's chromium is large, so other targets do not ask for it. axe-core finds what screen readers
+# and weak eyes miss; its file is empty where the npm registry cannot be had, and its spec is skipped.
+AXE := axe-core@4.14.1
+build/axe.js:
+	@mkdir -p $(@D)/axe.d && cd $(@D)/axe.d && (timeout 120 npm pack --silent $(AXE) && \
+	  tar -xzf axe-core-*.tgz package/axe.min.js) >/dev/null 2>&1; \
+	  mv -f package/axe.min.js ../axe.js 2>/dev/null || : > ../axe.js; rm -rf ../axe.d
+
+BROWSER = $(call SPECS,NIGHTSHIFT_BROWSER=1 $(1) LUA=$(LUA),$(LUA))
+.PHONY: test-web screenshots
+test-web: ARGS ?= spec/web/browser_spec.lua
+test-web: deps
+	@sh .ci/deps web
+	@$(PARALLEL) tests build/axe.js
+	@$(call BROWSER)
+
+#: make screenshots  draws doc/pictures/web-*.png: pages of a private server
+screenshots: ARGS = --filter "are drawn" spec/web/browser_spec.lua
+screenshots: deps
+	@sh .ci/deps web
+	@$(PARALLEL) tests
+	@$(call BROWSER,NIGHTSHIFT_PICTURES=doc/pictures)
+
 #: make test-asan   the same under AddressSanitizer and UBSan
 # The same under AddressSanitizer and UBSan. Specs that build know by SAN.
 # Without its hook on thread-local variables: that takes the module's, made

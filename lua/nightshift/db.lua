@@ -21,6 +21,7 @@ local hosts = later(function() return require "nightshift.report.hosts" end)
 local report = later(function() return require "nightshift.report" end)
 local retention = later(function() return require "nightshift.retention" end)
 local schedule = later(function() return require "nightshift.schedule" end)
+local series = later(function() return require "nightshift.report.series" end)
 local source = later(function() return require "nightshift.source.table" end)
 
 local db = {}
@@ -185,6 +186,29 @@ end
 ---@return string? code
 function methods:stats()
   return report().stats(live(self, "stats"))
+end
+
+local HOUR <const>, SPANS = 3600, { [3600] = true, [86400] = true, [604800] = true }
+
+local SERIES = {
+  queue = options.typed "string",
+  span = function(value, what)
+    local us, message = options.duration(value, what)
+    if us and not SPANS[us / 1000000] then message = what .. " must be an hour, a day or 7 days" end
+    return not message and us // 1000000 or nil, message
+  end,
+}
+
+--- What has happened in the last hour, day or week, in buckets: see report/series.lua.
+---@param opts {span: number|string|nil, queue: string?}? span: "1h", "1d" or "7d"; nil: an hour
+---@return nightshift.Bucket[]|nil
+---@return string? message
+---@return string? code
+function methods:series(opts)
+  live(self, "series")
+  local given, message, code = options.read("series", opts, SERIES)
+  if not given then return nil, message, code end
+  return series()(self, given.span or HOUR, given.queue)
 end
 
 --- Pushes a tree of jobs in one transaction: see flow.lua.

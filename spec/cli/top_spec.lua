@@ -31,7 +31,7 @@ local function start(url, given)
     "env", "--default-signal=HUP", "-u", "LUA_CPATH", "NIGHTSHIFT_URL=" .. url, "NIGHTSHIFT_CONFIG=/dev/null",
     "TERM=screen", "LC_ALL=C.UTF-8" }
   for name, value in pairs(given.env or {}) do words[#words + 1] = name .. "=" .. value end
-  for _, word in ipairs { "sh", "-c", command, "sh", proc.program, "top", "--every", "1s" } do
+  for _, word in ipairs { "sh", "-c", command, "sh", given.program or proc.program, "top", "--every", "1s" } do
     words[#words + 1] = word
   end
   for i, word in ipairs(words) do words[i] = tostring(word) end
@@ -180,6 +180,20 @@ describe("top", function()
       assert(handle:remove_queue "fast")
     end)
 
+    it("shows the last hour by minutes, once these are counted", function()
+      if not handle:execute "SELECT 1 FROM nightshift_minute LIMIT 1" then return pending "minutes are not counted" end
+      local minute = (os.time() - 90) // 60 * 60000000
+      for at, done in pairs { [minute - 60000000] = 80, [minute] = 10 } do
+        local zeros = (", 0"):rep(10)
+        assert(handle:execute("INSERT INTO nightshift_minute VALUES (1, ?, 0, ?" .. zeros .. ")", at, done))
+      end
+      t:keys "q"
+      t:shows "ended with 0"
+      t:close()
+      t = start(url)
+      t:until_seen(function(seen) return seen:match "last hour +█▁" end, "the bars of two minutes")
+    end)
+
     it("pauses the selected queue, and resumes it", function()
       t:keys "p"
       t:shows "queue mail is paused"
@@ -314,6 +328,19 @@ describe("top", function()
       t:close()
     end)
   end
+
+  -- As it is installed, with a fault in what draws.
+  it("gives the terminal back after an error of its own", function()
+    local prefix = fixture.dir()
+    local copy = [[cd "$1" && mkdir -p bin share/lua lib/lua/5.4/nightshift/host && cp "$2/bin/nightshift" bin &&
+      cp -r "$3/lua" share/lua/5.4 && cp "$2/nightshift/host/screen.so" lib/lua/5.4/nightshift/host &&
+      sed -i '/^function panes.sparkline/a error "a fault"' share/lua/5.4/nightshift/cli/panes.lua]]
+    assert.equal(0, proc.run { "sh", "-c", copy, "sh", prefix, proc.build, proc.root })
+    local t = start(url, { width = 120, height = 40, program = prefix .. "/bin/nightshift" })
+    t:shows("internal error: ", "a fault", "ended with 1")
+    t:is_as_before()
+    t:close()
+  end)
 
   describe("on a terminal with", function()
     local function colours(env)

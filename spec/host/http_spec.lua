@@ -227,6 +227,30 @@ describe("the metrics of a host", function()
     host.stop(h)
   end)
 
+  it("count pushed jobs over all restarts, by a hundred queues", function()
+    for _ = 1, 2 do
+      local other <close> = assert(nightshift.open(url))
+      assert(other:queue("other"):push_many { { "a" }, { "b" } })
+    end
+    db.sql([[INSERT INTO nightshift_queue (name, created) SELECT CONCAT('q', seq), 1 FROM seq_1_to_120;
+      INSERT INTO nightshift_minute SELECT 0, 0, id, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0, 0 FROM nightshift_queue
+        WHERE name LIKE 'q_%';
+      UPDATE nightshift_minute SET pushed = pushed + 1200 WHERE minutes = 0 AND queue_id = 0]], db.name(url))
+    local h = start(url, SCRIPT)
+    local list, types
+    eventually(function()
+      list, types = scrape(h)
+      return value(list, "nightshift_jobs_enqueued_total", { queue = "q1" }) == 10
+    end)
+    assert.equal("counter", types.nightshift_jobs_enqueued_total)
+    local sum, n = 0, 0
+    for _, sample in ipairs(list) do
+      if sample.name == "nightshift_jobs_enqueued_total" then sum, n = sum + sample.value, n + 1 end
+    end
+    assert.same({ 1204, 100 }, { sum, n }) -- its own queue "other" is among the hundred, and has the rest
+    host.stop(h)
+  end)
+
   it("escape names, and count those beyond 200 together", function()
     local lines = { "local all = {}", "for i = 1, 230 do all['n' .. i] = function() end end" }
     lines[3] = [[all['odd "name" \\ here'], all["bühne{a='b'},"] = all.n1, all.n1 return all]]

@@ -1,7 +1,9 @@
--- Listings and counts: their contents, and that they read as many rows as they show.
+-- Listings, counts and series: their contents, and that listings read as many rows as they show.
 
+local host = require "spec.support.host"
 local lab = require "spec.support.db".lab
 local nightshift = require "nightshift"
+local nst = require "nst"
 local report = require "nightshift.report"
 local proc = require "spec.support.proc"
 local server = require "spec.support.db"
@@ -531,5 +533,188 @@ describe("states:", function()
       assert.is_true(all.counters.claimed >= 1)
       job:ack()
     end)
+  end)
+end)
+
+-- What happens in queues, by minutes. What is counted is shown when its minute has been over for a
+-- while; here its rows are moved back, by twice their own length.
+describe("series:", function()
+  local db, url
+  setup(function()
+    url = server.fresh()
+    db = assert(nightshift.open(url))
+  end)
+  teardown(function() db:close() end)
+
+  local function rows(queue)
+    return assert(db:execute([[SELECT m.minutes, m.pushed, m.done, m.runs FROM nightshift_minute m
+      JOIN nightshift_queue q ON q.id = m.queue_id WHERE q.name = ? ORDER BY m.minutes]], queue))
+  end
+
+  --- The sums of a queue's series, which all spans have.
+  local function summed(queue)
+    assert(db:execute [[UPDATE nightshift_minute SET at = at - 2 * minutes * 60000000
+      WHERE minutes > 0 ORDER BY minutes, at]])
+    local sums
+    for span, n in pairs { ["1h"] = 60, ["1d"] = 96, [604800] = 84 } do
+      local list, sum = assert(db:series { span = span, queue = queue }), { wait_max = 0, run_max = 0 }
+      assert.equal(n, #list)
+      for i, bucket in ipairs(list) do
+        assert.equal(0, bucket.at % 60)
+        if i > 1 then assert.equal(list[2].at - list[1].at, bucket.at - list[i - 1].at) end
+        assert.same({ bucket.runs > 0, bucket.runs > 0 }, { bucket.run ~= nil, bucket.wait ~= nil })
+        for key, value in pairs(bucket) do
+          if key:find "_max" then sum[key] = math.max(sum[key], value) else sum[key] = (sum[key] or 0) + value end
+        end
+      end
+      sum.at, sum.run, sum.wait = nil, nil, nil
+      sums = sums or sum
+      assert.same(sums, sum, span)
+    end
+    return sums
+  end
+
+  it("have what a program did in a queue, and nothing that was rolled back", function()
+    local h = assert(nightshift.open(url))
+    local q = h:queue "program"
+    assert(q:push "done")
+    assert(q:push_many { { "parent" }, { "dead", nil, { max_attempts = 1 } } })
+    local id = assert(q:push("late", nil, { delay = 60 }))
+    assert(h:transaction(function(tx)
+      assert(tx:queue("program"):push "kept")
+      tx:try(function()
+        assert(tx:queue("program"):push "undone")
+        return nil, "no"
+      end)
+      return true
+    end))
+    assert.is_nil(h:transaction(function(tx)
+      assert(tx:queue("program"):push "lost")
+      return nil, "no"
+    end))
+    assert.is_nil(q:push("known", nil, { unique = "k" }) and q:push("known", nil, { unique = "k" }))
+    nst.sleep(0.05)
+    local first = assert(q:claim())
+    nst.sleep(0.05)
+    assert(first:ack())
+    local parent = assert(q:claim())
+    parent:spawn("child", 1)
+    assert(parent:ack { 1 })
+    assert(assert(q:claim()):fail "no")
+    local joined = assert(q:claim())
+    assert(h:transaction(function(tx) return tx:ack(joined) end))
+    assert(h:cancel(id))
+    assert.same({}, rows "program")
+    h:close()
+    assert.same({ 0, 1, 15, 120 }, (function()
+      local minutes = {}
+      for i, row in ipairs(rows "program") do minutes[i] = row.minutes end
+      return minutes
+    end)())
+    local sums = summed "program"
+    assert.is_true(sums.wait_max >= 0.05 and sums.wait_max < 60, sums.wait_max)
+    assert.is_true(sums.run_max >= 0.05 and sums.run_max < 60, sums.run_max)
+    sums.wait_max, sums.run_max = nil, nil
+    assert.same({ done = 3, failed = 1, dead = 1, cancelled = 1, pushed = 7, runs = 4 }, sums)
+    assert.equal(7, summed().pushed)
+    assert.equal(0, summed("never used").pushed)
+  end)
+
+  for _, when in ipairs { "before", "after" } do
+    it("count once what was cut at its commit: " .. when, function()
+      local proxy = proc.proxy.start(server.shared())
+      local h = assert(nightshift.open(proxy:url(url)))
+      local q = h:queue("cut " .. when)
+      proxy:tell("commit " .. when .. " 1")
+      assert(q:push "a")
+      assert.equal("yes", proxy:tell "fired")
+      local job = assert(q:claim())
+      proxy:tell("commit " .. when .. " 1")
+      assert(job:ack())
+      assert.equal("yes", proxy:tell "fired")
+      h:close()
+      assert.same({ minutes = 0, pushed = 1, done = 1, runs = 1 }, rows(q.name)[1])
+    end)
+  end
+
+  it("have what a host did, though it has ended", function()
+    local q = db:queue "host"
+    assert(q:push_many { { "ok" }, { "ok" }, { "ok" }, { "fails", nil, { max_attempts = 2, backoff = 0 } },
+      { "again" }, { "gone" } })
+    assert.equal(3, (host.drain(url, [[return {
+      ok = function(job) return job.id end,
+      fails = function() error "no" end,
+      again = function(job) if job.polls == 0 then return job:again(0) end require "nightshift.core".sleep(0.06) end,
+      gone = function(job) job:spawn("ok") return job:discard "no" end,
+    }]]))) -- 3: jobs of other queues are left
+    local sums = summed "host"
+    assert.is_true(sums.run_max >= 0.06 and sums.run_max < 60, sums.run_max)
+    sums.wait_max, sums.run_max, sums.pushed = nil, nil, nil
+    assert.same({ done = 4, failed = 2, dead = 2, cancelled = 0, runs = 8 }, sums)
+  end)
+
+  it("cost a handle that does nothing nothing, and one that does no more than a statement a minute", function()
+    local h = assert(nightshift.open(url))
+    local q = h:queue "seldom"
+    assert.is_nil(h._handle:tell())
+    assert(q:push "a")
+    assert.is_nil(h._handle:tell())
+    assert.equal(1, rows("seldom")[1].pushed)
+    assert(q:push "b")
+    local left = h._handle:tell()
+    assert.is_true(left > 0 and left <= 60000000, left)
+    assert.equal(1, rows("seldom")[1].pushed)
+    h:close()
+    assert.equal(2, rows("seldom")[1].pushed)
+  end)
+
+  it("wait for no lock, and forget what could not be written when the handle is closed", function()
+    local h, locker <close> = assert(nightshift.open(url)), assert(nightshift.open(url))
+    assert(h:queue("locked"):push "a")
+    assert(locker:transaction(function(tx)
+      assert(tx:execute "SELECT * FROM nightshift_minute FOR UPDATE")
+      local begun = nst.clock()
+      assert.is_true(h._handle:tell() > 0)
+      assert(h:queue("locked"):push "b")
+      h:close()
+      assert.is_true(nst.clock() - begun < proc.limit(2), nst.clock() - begun)
+      return true
+    end))
+    assert.same({}, rows "locked")
+  end)
+
+  it("count a hundred queues of a handle apart, and all of them together", function()
+    local h, id = assert(nightshift.open(url)), db:execute("SELECT MAX(id) AS id FROM nightshift_queue")[1].id
+    local function number(condition)
+      return db:execute("SELECT MAX(pushed) AS pushed, COUNT(*) AS n FROM nightshift_minute WHERE " .. condition)[1]
+    end
+    local before = number("minutes = 0 AND queue_id = 0").pushed or 0
+    for i = 1, 130 do assert(h:queue("named" .. i):push("a", i)) end
+    h:close()
+    assert.equal(100, number("minutes = 15 AND queue_id > " .. id).n)
+    assert.equal(before + 130, number("minutes = 0 AND queue_id = 0").pushed)
+  end)
+
+  it("are pruned with the history, but for the sums of all time", function()
+    local day = "86400000000"
+    assert(db:execute("DELETE FROM nightshift_minute"))
+    assert(db:execute((([[INSERT INTO nightshift_minute
+      SELECT m.minutes, UNIX_TIMESTAMP() * 1000000 - d.us, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1
+      FROM (SELECT 1 AS minutes UNION SELECT 15 UNION SELECT 120) m,
+        (SELECT 0 AS us UNION SELECT 0.9 * D UNION SELECT 1.1 * D UNION SELECT 7.9 * D UNION SELECT 8.1 * D) d
+      UNION ALL SELECT 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1]]):gsub("D", day))))
+    assert(db:prune())
+    local left = {}
+    for _, row in ipairs(db:execute "SELECT minutes, COUNT(*) AS n FROM nightshift_minute GROUP BY minutes") do
+      left[row.minutes] = row.n
+    end
+    assert.same({ [0] = 1, [1] = 2, [15] = 4, [120] = 4 }, left)
+  end)
+
+  it("refuse spans that there are not", function()
+    local none, message, code = db:series { span = "2h" }
+    assert.same({ nil, "series: span must be an hour, a day or 7 days", "INVALID" }, { none, message, code })
+    assert.error_matches(function() db:series { spam = "1h" } end, "unknown option 'spam'; did you mean 'span'")
+    assert.error_matches(function() require "nightshift.report.series"(db, 60) end, "the span is 3600, 86400 or")
   end)
 end)

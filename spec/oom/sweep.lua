@@ -53,7 +53,7 @@ end
 local function wipe()
   for _, name in ipairs { "job", "ready", "scheduled", "edge", "child", "signal", "met", "lease", "holder", "running",
     "finished", "attempt", "unique_key", "slot", "served", "past_holder", "pause", "paused_name", "owed", "tag",
-    "retention", "schedule", "audit" } do
+    "retention", "schedule", "audit", "minute" } do
     assert(watch:execute("DELETE FROM nightshift_" .. name))
   end
 end
@@ -365,6 +365,10 @@ local calls = {
   in_transaction = { run = function(h) return h:in_transaction() or true end },
   is_open = { run = function(h) return h:is_open() end },
   counters = { run = function(h) return h:counters() end },
+  tell = {
+    arrange = function(h) return push(h) end,
+    run = function(h) return h:tell() or true end,
+  },
   now = { run = function(h) return h:now() end },
   migrate = { run = function(h) return h:migrate() end },
   ring = { run = function(h) return h:ring() end },

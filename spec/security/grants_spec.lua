@@ -76,6 +76,7 @@ function verbs.worker(place)
   assert(h._handle:execute("@listen_nudge", 0, 0))
   assert(h._handle:execute("@listen_out"))
   assert(h._handle:execute("@wait_ring", "[]"))
+  assert(h._handle:execute "@report_pushed") -- of the metrics
   local q = assert(h:queue "mail")
   place.turn = (place.turn or 0) + 1 -- a schedule that stays the same is no action
   assert(h:schedule { name = "nightly", cron = "0 3 1 1 *", push = { "plain", place.turn } })

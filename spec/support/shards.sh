@@ -17,7 +17,7 @@ mkdir -p "$todo"
 count=6
 first="core/servers host/alerts package host/workers host/outage host/drain core/rescue designs/commands examples support core/cut
   core/scale core/interrupts tree/poll cli/doctor source/host core/names
-  host/reload faults core/retention core/mend schedule core/listen host/http cli/shell
+  host/reload faults core/retention core/mend schedule core/listen host/http cli/shell cli/top
   security/grants host/queues host/death security/injection core/ring designs/migration core/server
   tree/children host/log lua/misuse host/handlers core/schema tree/held tree/results source/claim
   pages tree/dag host/work cli/jobs shared/host core/push tree/signal source/rows tree/verbs

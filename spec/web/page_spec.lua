@@ -112,6 +112,27 @@ describe("nightshift web", function()
     assert.same({}, { table.unpack(assert(handle:stats()).paused.names) })
   end)
 
+  it("lists who did what, by verb and page by page", function()
+    local id = assert(handle:queue "later":push("known", 1, { delay = 3600 }))
+    for i = 1, 51 do assert(handle:reprioritise(id, i)) end
+    assert(handle:cancel(id, { reason = "<b>twice" }))
+    act(p, "/queues", "/queues/pause", { queue = "later" })
+    act(p, "/queues", "/queues/resume", { queue = "later" })
+    local _, body = ask(p, "/audit")
+    assert.is_truthy(body:find("queue later", 1, true))
+    assert.matches(">the page on [^<]+ <span", body)
+    assert.is_truthy(body:find(('<a href="/jobs/%d">job %d: &lt;b&gt;twice</a>'):format(id, id), 1, true))
+    assert.matches(">a Lua program on [^<]+ <span", body)
+    assert.is_truthy(body:find(handle:execute("SELECT USER() AS u")[1].u, 1, true))
+    local more = body:match 'href="(/audit%?after=%d+)"[^>]*>Next page'
+    assert.is_truthy(select(2, ask(p, more)):find(("job %d: priority 1<"):format(id), 1, true))
+    body = select(2, ask(p, "/audit?verb=cancel&since=1h"))
+    assert.is_truthy(body:find("&lt;b&gt;twice", 1, true))
+    assert.is_nil(body:find("priority", 1, true))
+    assert.is_truthy(select(2, ask(p, "/audit?verb=drain")):find("No action is like this", 1, true))
+    assert.is_truthy(select(2, ask(p, "/audit?since=soon")):find("Since must be an instant", 1, true))
+  end)
+
   it("says what a verb has refused", function()
     local status, body = act(p, "/queues", "/queues/remove", { queue = "held" })
     assert.equal(409, status)
@@ -125,7 +146,7 @@ describe("nightshift web", function()
     local name = "<script>alert(1)</script>\"'&"
     assert(handle:queue(name):push("<img src=x onerror=alert(1)>"))
     assert(handle:queue(name):pause())
-    for _, path in ipairs { "/", "/queues", "/nowhere%3Cscript%3E", "/jobs%22%3E" } do
+    for _, path in ipairs { "/", "/queues", "/audit", "/nowhere%3Cscript%3E", "/jobs%22%3E" } do
       local _, body = ask(p, path)
       assert.is_nil(body:find("<script>", 1, true))
       assert.is_nil(body:find("<img", 1, true))

@@ -397,6 +397,13 @@ LEFT JOIN nightshift_job j ON j.id = c.id
 LEFT JOIN nightshift_finished f ON f.id = c.id
 LIMIT ?
 
+-- name: prune_minutes
+-- Key: PRIMARY, three ranges. Minutes stay for a day, longer times for eight days, and the sums
+-- since the beginning (of 0 minutes) for ever.
+DELETE FROM nightshift_minute
+WHERE (minutes = 1 AND at < {now} - 86400000000)
+  OR (minutes IN (15, 120) AND at < {now} - 691200000000) LIMIT 1000
+
 -- name: prune_page
 -- Params: outcome, finished_at twice and id to begin behind, age, the finished_at up to which younger
 -- rows may go, too, rows. Key: outcome, a range, index only: the oldest first. No locks.

@@ -7,6 +7,28 @@
 WITH RECURSIVE n AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n WHERE i < ?)
 SELECT NEXT VALUE FOR nightshift_id FROM n
 
+-- name: handle_minutes
+-- Params: [[minute since 1970, queue or 0, done, failed, dead, cancelled, pushed, waits, their sum,
+-- the longest, runs, their sum, the longest],…]. Key: PRIMARY, one row at a time in its order;
+-- locks them, and waits for none. The rows of minutes, and of longer times that they are part of.
+SET STATEMENT innodb_lock_wait_timeout=0 FOR
+INSERT INTO nightshift_minute (minutes, at, queue_id, done, failed, dead, cancelled, pushed,
+  waits, waited, longest_wait, runs, ran, longest_run)
+SELECT s.minutes, COALESCE(v.minute DIV NULLIF(s.minutes, 0) * s.minutes * 60000000, 0), v.queue,
+  v.n1, v.n2, v.n3, v.n4, v.n5, v.n6, v.n7, v.n8, v.n9, v.n10, v.n11
+FROM (SELECT 0 AS minutes UNION ALL SELECT 1 UNION ALL SELECT 15 UNION ALL SELECT 120) s
+JOIN JSON_TABLE(?, '$[*]' COLUMNS (minute BIGINT PATH '$[0]', queue INT PATH '$[1]',
+  n1 BIGINT PATH '$[2]', n2 BIGINT PATH '$[3]', n3 BIGINT PATH '$[4]', n4 BIGINT PATH '$[5]',
+  n5 BIGINT PATH '$[6]', n6 BIGINT PATH '$[7]', n7 BIGINT PATH '$[8]', n8 BIGINT PATH '$[9]',
+  n9 BIGINT PATH '$[10]', n10 BIGINT PATH '$[11]', n11 BIGINT PATH '$[12]')) v
+ORDER BY 1, 2, 3
+ON DUPLICATE KEY UPDATE done = done + VALUES(done), failed = failed + VALUES(failed),
+  dead = dead + VALUES(dead), cancelled = cancelled + VALUES(cancelled),
+  pushed = pushed + VALUES(pushed), waits = waits + VALUES(waits),
+  waited = waited + VALUES(waited), longest_wait = GREATEST(longest_wait, VALUES(longest_wait)),
+  runs = runs + VALUES(runs), ran = ran + VALUES(ran),
+  longest_run = GREATEST(longest_run, VALUES(longest_run))
+
 -- name: handle_open
 -- Is a transaction open in this session? For a transaction whose COMMIT was refused.
 SELECT @@in_transaction

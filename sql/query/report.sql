@@ -502,6 +502,17 @@ WHERE (outcome = 'done' AND finished_at < ?)
    OR (outcome = 'dead' AND finished_at < ?) OR (outcome = 'cancelled' AND finished_at < ?)
 GROUP BY outcome
 
+-- name: report_pushed
+-- Jobs that were pushed into the first hundred queues, in the order in which those were made; NULL:
+-- into all queues. Index: PRIMARY of queue, its first rows; of minute, one row each. Locks: none.
+SELECT q.name AS queue, q.removed, COALESCE(m.pushed, 0) AS pushed
+FROM (SELECT id, name, removed FROM nightshift_queue FORCE INDEX (PRIMARY) ORDER BY id LIMIT 100) q
+LEFT JOIN nightshift_minute m FORCE INDEX (PRIMARY)
+  ON m.minutes = 0 AND m.at = 0 AND m.queue_id = q.id
+UNION ALL
+SELECT NULL, FALSE, pushed FROM nightshift_minute
+WHERE minutes = 0 AND at = 0 AND queue_id = 0
+
 -- name: report_reload
 -- Hosts that are not known dead, with the outcome of the last reading of their scripts. age: µs
 -- since they registered; silent: µs since their last beat. Index: small tables; PRIMARY of
@@ -543,6 +554,27 @@ SELECT name, error FROM nightshift_schedule WHERE error IS NOT NULL ORDER BY nam
 -- The version of the tables. Index: meta PRIMARY. Locks: none.
 SELECT value FROM nightshift_meta WHERE name = 'schema'
 
+-- name: report_series
+-- What has happened in the last buckets of so many minutes, in the order of the list. The newest has
+-- the last minute that has been over for 15 seconds. Params: minutes of a bucket, queue's name or
+-- NULL: all, twice, [n,…]: how many buckets before the newest. Index: PRIMARY, one row at a time.
+-- Locks: none.
+SELECT STRAIGHT_JOIN s.newest - v.id * s.us AS at, COALESCE(m.done, 0) AS done,
+  COALESCE(m.failed, 0) AS failed, COALESCE(m.dead, 0) AS dead,
+  COALESCE(m.cancelled, 0) AS cancelled, COALESCE(m.pushed, 0) AS pushed,
+  COALESCE(m.waits, 0) AS waits, COALESCE(m.waited, 0) AS waited,
+  COALESCE(m.longest_wait, 0) AS longest_wait, COALESCE(m.runs, 0) AS runs,
+  COALESCE(m.ran, 0) AS ran, COALESCE(m.longest_run, 0) AS longest_run
+FROM (SELECT p.minutes, p.minutes * 60000000 AS us, p.queue_id,
+        (p.told - 1) DIV (p.minutes * 60000000) * (p.minutes * 60000000) AS newest
+      FROM (SELECT CAST(? AS SIGNED) AS minutes,
+              ({now} - 15000000) DIV 60000000 * 60000000 AS told,
+              IF(? IS NULL, 0, (SELECT id FROM nightshift_queue WHERE name = ?)) AS queue_id) p) s
+JOIN JSON_TABLE(?, {ids}) v
+LEFT JOIN nightshift_minute m FORCE INDEX (PRIMARY)
+  ON m.minutes = s.minutes AND m.at = s.newest - v.id * s.us AND m.queue_id = s.queue_id
+ORDER BY v.id DESC
+
 -- name: report_served
 -- The handlers of hosts: of live ones and of the ones that ended within a minute. Params: none.
 -- Index: small tables. Locks: none.
@@ -558,7 +590,7 @@ SELECT VERSION() AS version, DATABASE() AS db
 -- name: report_sign
 -- A text that is another one when jobs, hosts or settings have changed, but for changes that leave
 -- all of its numbers as they were. Params: none. Index: PRIMARY of job, lease and scheduled, one row
--- each; outcome, the last of each; small tables, whole. Locks: none.
+-- each; outcome, and audit, the last of each; small tables, whole. Locks: none.
 SELECT CONCAT_WS(' ',
   (SELECT MAX(id) FROM nightshift_job),
   (SELECT CONCAT(MAX(id), ':', MIN(id)) FROM nightshift_lease),
@@ -576,7 +608,8 @@ SELECT CONCAT_WS(' ',
   (SELECT SUM(CRC32(CONCAT_WS(' ', holder, wanted, tuned, load_error))) FROM nightshift_served),
   (SELECT SUM(CRC32(CONCAT_WS(' ', name, next_at, paused, skipped, error)))
    FROM nightshift_schedule),
-  (SELECT SUM(CRC32(CONCAT_WS(' ', tab, rate))) FROM nightshift_source)) AS sign
+  (SELECT SUM(CRC32(CONCAT_WS(' ', tab, rate))) FROM nightshift_source),
+  (SELECT CONCAT(id, ':', jobs) FROM nightshift_audit ORDER BY id DESC LIMIT 1)) AS sign
 
 -- name: report_slots
 -- Slots that are held; rows with an owner that is gone are free ones and left out.

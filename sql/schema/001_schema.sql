@@ -495,6 +495,32 @@ CREATE TABLE nightshift_mended (
   last BIGINT NOT NULL
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin
 
+-- name: create_minute
+-- What has happened in a queue (0: in all of them) in so many minutes, 1, 15 or 120, from 'at' on.
+-- The row of 0 minutes, at 0, has the sums since the tables were made. failed: attempts that
+-- failed, crashed or were lost. waits: runs with a known wait, from the due instant to the start,
+-- not of jobs that waited for other jobs. runs: those with a known time. waited, ran: the sums.
+-- Handles add to the rows once a minute, so a process that is killed takes its last minute with
+-- it. Pushes from SQL are not counted.
+CREATE TABLE nightshift_minute (
+  minutes SMALLINT NOT NULL,
+  at BIGINT NOT NULL,
+  queue_id INT NOT NULL,
+  done BIGINT NOT NULL,
+  failed BIGINT NOT NULL,
+  dead BIGINT NOT NULL,
+  cancelled BIGINT NOT NULL,
+  pushed BIGINT NOT NULL,
+  waits BIGINT NOT NULL,
+  waited BIGINT NOT NULL,
+  longest_wait BIGINT NOT NULL,
+  runs BIGINT NOT NULL,
+  ran BIGINT NOT NULL,
+  longest_run BIGINT NOT NULL,
+  PRIMARY KEY (minutes, at, queue_id),
+  CONSTRAINT minute_minutes CHECK (minutes IN (0, 1, 15, 120))
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin
+
 -- name: create_source
 -- An application's tables: their rows are taken in as jobs. A queue of the table's name has
 -- them; the unique key of a job is row:ID:ROW, and no other key begins so. mapping: as it was

@@ -59,6 +59,8 @@ struct ns_db {
   size_t nqueues, capqueues, capnames;
   size_t nremoved;     /* how many of them are known to be removed */
   ns_paused paused; /* names */
+  ns_tallies tallies;  /* what its open transaction has done */
+  ns_minutes minutes;  /* what has happened in queues, by minutes */
   int64_t next_id, end_id; /* rest of the id block of this process */
   int64_t holder;      /* id of our holder row; 0: not registered */
   bool is_host;

@@ -64,24 +64,26 @@ static int figures_wait(lua_State *L) {
 }
 
 /***
-Begins a family of samples, all of them gauges.
+Begins a family of samples.
 @function family
 @tparam string name
 @tparam string help
+@tparam string|nil type of all of them: "gauge" when absent
 */
 static int figures_family(lua_State *L) {
-  nsh_metrics_family(&self_of(L)->text, luaL_checkstring(L, 1), "gauge", luaL_checkstring(L, 2));
+  nsh_metrics_family(&self_of(L)->text, luaL_checkstring(L, 1), luaL_optstring(L, 3, "gauge"),
+                     luaL_checkstring(L, 2));
   return 0;
 }
 
 /***
 Adds a sample.
-@function gauge
+@function sample
 @tparam string name
 @tparam number value
 @tparam string ... a label's key, and its value; and so on
 */
-static int figures_gauge(lua_State *L) {
+static int figures_sample(lua_State *L) {
   const char *name = luaL_checkstring(L, 1);
   nsh_label labels[LABELS_MAX];
   size_t n = 0;
@@ -109,7 +111,7 @@ static int figures_tell(lua_State *L) {
 
 static void push_host(lua_State *L, nsh_runner *r) {
   static const luaL_Reg functions[] = {{"wait", figures_wait},     {"family", figures_family},
-                                       {"gauge", figures_gauge},   {"tell", figures_tell},
+                                       {"sample", figures_sample}, {"tell", figures_tell},
                                        {"log", nsh_runner_log},    {NULL, NULL}};
   luaL_newlibtable(L, functions);
   lua_pushlightuserdata(L, r);

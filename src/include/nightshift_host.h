@@ -69,6 +69,11 @@ size_t ns_connections(void);
 /* Version of the client library, "3.3.14"; static. */
 const char *ns_client_version(void);
 
+/* Writes what this handle has counted of queues, for charts, unless it did so within the last
+** minute. Verbs do that by the way; it is for a handle that may rest for long after a push. µs
+** until there is more to write; 0: there is nothing. Best effort. */
+int64_t ns_tell_minutes(ns_db *db);
+
 /* ---------------------------------------------------------------- schema */
 
 /* Text of the i-th statement of the schema (0-based), NULL after the last;

@@ -403,6 +403,20 @@ static int db_reset(lua_State *L) {
 }
 
 /***
+Writes what the handle has counted of queues, for charts, if it is time.
+@function db:tell
+@return integer µs until there is more to write, or nil: there is nothing
+*/
+static int db_tell(lua_State *L) {
+  int64_t in = ns_tell_minutes(nsl_checkdb(L));
+  if (in > 0)
+    lua_pushinteger(L, in);
+  else
+    lua_pushnil(L);
+  return 1;
+}
+
+/***
 Sets a point in the open transaction that undo takes it back to.
 @function db:savepoint
 @tparam integer depth its name: of one depth the last counts
@@ -445,6 +459,7 @@ static int db_in_transaction(lua_State *L) {
 
 const luaL_Reg nsl_dbverbs[] = {{"begin", db_begin},
                                 {"commit", db_commit},
+                                {"tell", db_tell},
                                 {"counters", db_counters},
                                 {"in_transaction", db_in_transaction},
                                 {"is_open", db_is_open},

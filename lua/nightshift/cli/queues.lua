@@ -28,6 +28,9 @@ function queues.define(parser)
   local status = parser:command("status", "Show queues and adopted tables with their counts, "
     .. "and who holds jobs and locks.")
   status:epilog(COLUMNS)
+  status:option("--series", "Show what has happened in the last hour, day or 7 days, the newest last. Default: none.")
+    :choices { "1h", "1d", "7d" }
+  status:option("--queue", "With --series: in this queue. Default: in all.")
   status:flag("--json", "Print JSON.")
   for _, verb in ipairs {
     { "pause", "Stop claims from queues, of jobs of a name, of all, or of a job and all below it; pushes still work." },
@@ -233,7 +236,29 @@ local WRONG = {
   twice = "claimed jobs that were ready, too", key = "unique keys of no job",
 }
 
+local function seconds_of(key)
+  return { title = key:upper():gsub("_", " "), right = true, get = function(row) return output.span(row[key]) end }
+end
+
+local SERIES_COLUMNS = {
+  { title = "FROM", get = function(row) return output.time(row.at) end },
+  output.column("DONE", "done", true), output.column("FAILED", "failed", true), output.column("DEAD", "dead", true),
+  output.column("CANCELLED", "cancelled", true), output.column("PUSHED", "pushed", true),
+  seconds_of "wait", seconds_of "wait_max", seconds_of "run", seconds_of "run_max",
+}
+
+local function show_series(args)
+  if args.queue then context.check_name("--queue: queue name", args.queue, options.MAX_QUEUE) end
+  local db <close> = context.connect(args)
+  local list = context.must(db:series { span = args.series, queue = args.queue })
+  if not args.json then return output.table(SERIES_COLUMNS, list) end
+  for _, row in ipairs(list) do row.at = units.instant(row.at) end
+  output.json_list(list)
+end
+
 function commands.status(args)
+  if args.series then return show_series(args) end
+  if args.queue then context.fail(context.USAGE, "--queue goes with --series; `jobs --queue` lists a queue's jobs") end
   local db <close> = context.connect(args)
   local stats = context.must(db:stats())
   local slots = context.must(db:slots())

@@ -15,10 +15,13 @@ local panes = require "nightshift.cli.panes"
 local report = require "nightshift.report"
 local units = require "nightshift.units"
 
+local counts_minutes, series = pcall(require, "nightshift.report.series")
+
 local top = { commands = {} }
 
 local SHOWN <const> = 200 -- jobs of a listing
-local SPAN <const> = 10 -- s over which a rate is taken; also of a bar of the sparkline
+local SPAN <const> = 10 -- s over which a rate is taken; also of a bar of this session
+local MINUTES_EVERY <const> = 15 -- s after which the counts of minutes are read again
 local BARS <const> = 60 -- that are remembered
 local READ_TIMEOUT <const> = 5 -- s that an answer of the server may take
 
@@ -87,7 +90,23 @@ local function unless_denied(value, message, code)
   return value or false, message
 end
 
---- Adds the jobs that ended since the last look to the bars of the sparkline.
+--- Reads how many jobs were done in each minute of the last hour, now and then. Where nothing was
+-- counted, or the account may not read it, the bars are those of this session.
+function Top:look_minutes()
+  local now = core.clock()
+  if self.minutes_at and now - self.minutes_at < MINUTES_EVERY then return end
+  self.minutes_at = now
+  local list = counts_minutes and series(self.db, 3600) or {}
+  self.minutes = {}
+  local sum = 0
+  for i, bucket in ipairs(list) do
+    self.minutes[i] = bucket.done
+    sum = sum + bucket.done
+  end
+  if sum == 0 then self.minutes = nil end
+end
+
+--- Adds the rate of a look to the bars of this session.
 function Top:note_rate(rate, now)
   local slot = now // SPAN
   if slot ~= self.slot then
@@ -120,6 +139,7 @@ function Top:look_panes()
   self.now, self.rate, self.dying, self.by_queue = units.seconds(now), rate, dying, rate and by_queue or {}
   self.queues, self.holders = queues, holders
   self:note_rate(rate or 0, self.now)
+  self:look_minutes()
   for _, row in ipairs(queues) do row.key, row.words = row.name, row.name end
   if not dead then self.tables.failures.none = "this account may not read history" end
   self.rows.queues, self.rows.work, self.rows.failures = queues, work_rows(self, holders, job_rows(running)),
@@ -196,7 +216,8 @@ function Top:draw_header(height, width, utf8)
     lines[#lines + 1] = panes.totals(self.queues, width)
     if height >= 8 then
       local text = ("%s done  %s dead  "):format(panes.rate(self.rate or 0), panes.rate(self.dying or 0))
-      lines[#lines + 1] = text .. panes.sparkline(self.bars, math.max(0, width - #text - 1), utf8)
+      if self.minutes then text = text .. "last hour " end
+      lines[#lines + 1] = text .. panes.sparkline(self.minutes or self.bars, math.max(0, width - #text - 1), utf8)
     end
   end
   if #lines == 0 then lines[1] = "nightshift  " .. self.place end
@@ -393,8 +414,9 @@ q, Ctrl-C         quit
 
 Counts end at 1000: 1000+ are so many and more. OLDEST: how long the first ready job has waited.
 DONE: jobs of the queue that were done, a second, over the last 10 s. The bars are such rates, 10 s
-each, since the start of top. FOR: how long a job has run; it shows its worker, what it says and how
-much of it is done once it has run for a second.]]
+each, since the start of top; or, with "last hour", jobs that were done in each minute. FOR: how
+long a job has run; it shows its worker, what it says and how much of it is done once it has run for
+a second.]]
 
 ACTIONS["?"] = function(self)
   if self.views[#self.views].kind == "help" then return end
@@ -466,7 +488,7 @@ end
 --- The database as people know it, without what is secret.
 local function place_of(args)
   local url = args.url or (options.address() or {}).url
-  if not url then return "the private server of this folder" end
+  if not url then return "private server" end
   url = url:gsub("^%w+://", "")
   return url:match "^[^?]*@([^?]*)" or not url:find "@" and url:match "^[^?]*" or "the database"
 end

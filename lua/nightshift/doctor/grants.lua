@@ -31,6 +31,7 @@ local ROLES = {
         "SELECT(id, queue_id, rank, run, due, nonce, parent, root, unmet, waits, paused, deadline), INSERT,"
           .. " UPDATE(unmet)" },
       { "nightshift_meta", "SELECT" },
+      { "nightshift_minute", "INSERT, UPDATE" },
       { "nightshift_queue", "SELECT, INSERT, UPDATE(removed)" },
       { "nightshift_ready", "INSERT" },
       { "nightshift_scheduled", "INSERT" },
@@ -59,6 +60,7 @@ local ROLES = {
       { "nightshift_met", "SELECT, INSERT, DELETE" },
       { "nightshift_mended", "SELECT, INSERT, UPDATE" },
       { "nightshift_meta", "SELECT" },
+      { "nightshift_minute", "SELECT, INSERT, UPDATE" },
       { "nightshift_notice", "SELECT, DELETE" },
       { "nightshift_on_dead", "SELECT, INSERT, UPDATE, DELETE" },
       { "nightshift_owed", "SELECT, INSERT, UPDATE, DELETE" },
@@ -81,7 +83,7 @@ local ROLES = {
   },
   {
     name = "dashboard",
-    does = "status, jobs, show, why and the views nightshift_jobs and nightshift_history; writes nothing",
+    does = "status, jobs, show, why, audit and the views nightshift_jobs and nightshift_history; writes nothing",
     tables = {
       { "nightshift_attempt", "SELECT" },
       { "nightshift_audit", "SELECT" },
@@ -95,6 +97,7 @@ local ROLES = {
       { "nightshift_lease", "SELECT" },
       { "nightshift_mended", "SELECT" },
       { "nightshift_meta", "SELECT" },
+      { "nightshift_minute", "SELECT" },
       { "nightshift_owed", "SELECT" },
       { "nightshift_past_holder", "SELECT" },
       { "nightshift_pause", "SELECT" },
@@ -122,8 +125,8 @@ local function set(names)
   return found
 end
 
-local PUSHER = set [[edge_circle edge_circle_wait edge_ended edge_lock edge_more edge_parent handle_ids handle_schema
-  listen_ring queue_add queue_find queue_used server_now signal_call signal_limit signal_live]]
+local PUSHER = set [[edge_circle edge_circle_wait edge_ended edge_lock edge_more edge_parent handle_ids handle_minutes
+  handle_schema listen_ring queue_add queue_find queue_used server_now signal_call signal_limit signal_live]]
 local DASHBOARD = set [[admin_info admin_info_finished handle_schema queue_find queue_list server_now settle_tag_list
   source_columns source_find source_jobs source_list]]
 -- Accounts need none of these: verbs from outside, this doctor's own, the testing kit's. A worker

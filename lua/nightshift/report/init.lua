@@ -491,24 +491,24 @@ local function tell_queues(host, queues)
   host.family("nightshift_jobs", "Jobs by queue and state; counts stop at " .. MOST .. ".")
   for _, row in ipairs(queues) do
     for _, state in ipairs(STATES) do
-      if row[state] then host.gauge("nightshift_jobs", row[state], "queue", row.name, "state", state) end
+      if row[state] then host.sample("nightshift_jobs", row[state], "queue", row.name, "state", state) end
     end
   end
   host.family("nightshift_jobs_capped", "1: there may be more jobs than were counted.")
   for _, row in ipairs(queues) do
     for _, state in ipairs(STATES) do
       if row.approximate and row.approximate[state] then
-        host.gauge("nightshift_jobs_capped", 1, "queue", row.name, "state", state)
+        host.sample("nightshift_jobs_capped", 1, "queue", row.name, "state", state)
       end
     end
   end
   host.family("nightshift_queue_oldest_ready_age_seconds", "How long the oldest ready job has waited; 0: none is.")
   for _, row in ipairs(queues) do
-    host.gauge("nightshift_queue_oldest_ready_age_seconds", math.max(row.oldest or 0, 0), "queue", row.name)
+    host.sample("nightshift_queue_oldest_ready_age_seconds", math.max(row.oldest or 0, 0), "queue", row.name)
   end
   host.family("nightshift_queue_paused", "1: none of its jobs is started.")
   for _, row in ipairs(queues) do
-    host.gauge("nightshift_queue_paused", row.paused and 1 or 0, "queue", row.name)
+    host.sample("nightshift_queue_paused", row.paused and 1 or 0, "queue", row.name)
   end
 end
 
@@ -523,7 +523,31 @@ local function tell_unserved(self)
     self.unserved, self.unserved_at = sums, now
   end
   self.host.family("nightshift_jobs_unserved", "Ready jobs with a name that no live host serves.")
-  for queue, n in pairs(self.unserved) do self.host.gauge("nightshift_jobs_unserved", n, "queue", queue) end
+  for queue, n in pairs(self.unserved) do self.host.sample("nightshift_jobs_unserved", n, "queue", queue) end
+  return true
+end
+
+local OTHER = "other" -- queues behind the first hundred together
+
+--- Pushed jobs by queue, as their handles have told them: sums that no restart sets back. Queues have
+-- their own counts by the order in which they were made, so no count moves to another one.
+local function tell_pushed(self)
+  local rows, message, code = self.handle:execute("@report_pushed")
+  if not rows then return code == "DENIED" or nil, message, code end -- an account with older grants
+  local counts, names, rest = {}, {}, 0
+  for _, row in ipairs(rows) do
+    rest = row.queue and rest - row.pushed or rest + row.pushed
+    if row.queue and row.removed == 0 then counts[row.queue], names[#names + 1] = row.pushed, row.queue end
+  end
+  if rest > 0 then
+    if not counts[OTHER] then names[#names + 1] = OTHER end
+    counts[OTHER] = (counts[OTHER] or 0) + rest
+  end
+  self.host.family("nightshift_jobs_enqueued_total", "Jobs that hosts and programs have pushed since the tables were "
+    .. "made, told once a minute; not those of SQL.", "counter")
+  for _, name in ipairs(names) do
+    self.host.sample("nightshift_jobs_enqueued_total", counts[name], "queue", name)
+  end
   return true
 end
 
@@ -543,9 +567,10 @@ local function tell_figures(self)
   local live = 0
   for _, row in ipairs(holders) do live = live + (row.kind == "host" and 1 or 0) end
   host.family("nightshift_hosts", "Live hosts of the database.")
-  host.gauge("nightshift_hosts", live)
+  host.sample("nightshift_hosts", live)
   local ok
   ok, message, code = tell_unserved(self)
+  if ok then ok, message, code = tell_pushed(self) end
   if not ok then return nil, message, code end
   return server[1].version
 end

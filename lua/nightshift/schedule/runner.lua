@@ -288,8 +288,9 @@ local function round(self)
     self.missing = {} -- their rows say so anew
   end
   ok, message, code = fire_all(self)
-  if ok then return self.declare_at - core.clock() end
-  return nil, message, code
+  if not ok then return nil, message, code end
+  local untold = self.handle:tell() -- the next tick may be a day away
+  return math.min(self.declare_at - core.clock(), (untold or DECLARE * 1000000) / 1000000)
 end
 
 --- Works until the host ends.

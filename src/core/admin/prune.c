@@ -543,7 +543,7 @@ ns_status ns_prune(ns_db *db, int64_t keep_done, int64_t keep_dead, size_t max_b
     st = ns_finish_pending_look(db, err);
   if (st == NS_OK)
     st = ns_holder_past_prune(db, err);
-  if (st == NS_OK)
-    st = ns_admin_audit_prune(db, err);
+  if (st == NS_OK && (st = ns_admin_audit_prune(db, err)) == NS_OK)
+    st = ns_db_minutes_prune(db, max_batches > 0, err);
   return st == NS_OK ? ns_holder_slots_prune(db, err) : st;
 }

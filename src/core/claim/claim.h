@@ -137,6 +137,7 @@ typedef struct ns_claimed {
   int64_t heard; /* when the signal it was given was sent; 0: none */
   bool child;    /* read, and another job's child */
   int64_t queue_id; /* read */
+  int64_t due;      /* read: since when it could be claimed; 0: it has waited for other jobs */
   ns_origin row;    /* read: that it stands for, of a table that the handle serves; 0, 0: of none */
   bool plain;    /* read, and without a unique key or a signal: when it is done
                  ** only its row moves */

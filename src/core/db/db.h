@@ -48,7 +48,8 @@ typedef struct ns_hooks {
 } ns_hooks;
 
 /* The parts, in their order; the list ends in NULL. */
-extern const ns_hooks ns_db_schema_hooks, ns_source_hooks, ns_claim_hooks, ns_push_hooks,
+extern const ns_hooks ns_db_schema_hooks, ns_db_minutes_hooks, ns_source_hooks, ns_claim_hooks,
+    ns_push_hooks,
     ns_finish_hooks, ns_settle_hooks, ns_holder_hooks, ns_holder_rescue_hooks,
     ns_holder_audit_hooks, ns_cycle_hooks, ns_wake_listen_hooks, ns_wake_ring_hooks, ns_wake_wait_hooks,
     ns_holder_slot_hooks, ns_finish_pending_hooks, ns_admin_retention_hooks;
@@ -325,6 +326,71 @@ int64_t ns_db_kind_of(ns_bytes name);
 
 /* NOT_FOUND: no job has this id. */
 ns_status ns_db_no_job(int64_t id, ns_err *err);
+
+/* ------------------------ what happens in queues: transaction.c, queue.c */
+
+/* What is counted of a queue, for charts. Times are sums, or the longest, in µs. */
+typedef enum ns_counted {
+  NS_N_DONE,
+  NS_N_FAILED, /* attempts: failed, crashed, lost */
+  NS_N_DEAD,
+  NS_N_CANCELLED,
+  NS_N_PUSHED,
+  NS_N_WAITS, /* runs with a known wait, from the due instant to the start; */
+  NS_N_WAITED,
+  NS_N_LONGEST_WAIT,
+  NS_N_RUNS, /* ... with a known time */
+  NS_N_RAN,
+  NS_N_LONGEST_RUN,
+  NS_N_COUNT
+} ns_counted;
+
+typedef struct ns_tally {
+  int64_t queue_id; /* 0: all queues */
+  int64_t n[NS_N_COUNT];
+} ns_tally;
+
+/* Counts. In a transaction that is open it counts when that is written. Without memory for it,
+** nothing is counted. */
+void ns_db_tally(ns_db *db, const ns_tally *t);
+void ns_db_tally_one(ns_db *db, int64_t queue_id, ns_counted what);
+
+/* 'to' has the sums of both from now on. */
+void ns_db_tally_sum(ns_tally *to, const ns_tally *t);
+
+/* What transactions that are open have done; between two tries of one that was cut at its COMMIT,
+** what that one may have done. */
+typedef struct ns_tallies {
+  ns_tally *items;
+  size_t n, cap;
+  size_t floor; /* those before it stay as they are: a savepoint, or a try, began there */
+} ns_tallies;
+
+/* What has happened in one minute. */
+typedef struct ns_minute {
+  int64_t at; /* minutes since 1970, by the server's clock */
+  ns_tally sums;
+} ns_minute;
+
+/* What is not told yet: rows of nightshift_minute. */
+typedef struct ns_minutes {
+  ns_minute *items;
+  size_t n, cap;
+  size_t first;     /* of the present minute */
+  int64_t tell_at;  /* monotonic: before that a program does not tell */
+  bool told;        /* ever */
+} ns_minutes;
+
+/* What is written counts in the present minute. */
+void ns_db_minutes_add(ns_db *db, const ns_tally *t);
+
+/* Writes what is not told yet, in one statement, if it is time. 'over': a host's, whenever a minute
+** is over; else a minute after the last time. Best effort: it waits for no lock, and is repeated by
+** a later call. Nothing happens in a transaction. */
+void ns_db_minutes_tell(ns_db *db, bool over);
+
+/* Deletes rows that are too old; 'bounded': ten thousand at most. Errors: as of any statement. */
+ns_status ns_db_minutes_prune(ns_db *db, bool bounded, ns_err *err);
 
 /* -------------------------------------------------- the schema: schema.c */
 

@@ -7,12 +7,16 @@
 **
 ** The names of jobs that are paused come with the queues, in the same answer.
 **
+** What has happened in a queue is counted here, by minutes of the server's clock, and told once a
+** minute. A process that is killed loses what it has not told.
+**
 ** Invariants: ids of queues never change, so they are cached, in two lists of the same
 ** queues, by id and by name. An id of the sequence is given once; a forked child takes none
 ** of its parent's block.
 */
 #include "db/inner.h"
 
+#include "clock.h"
 #include "err.h"
 
 #include <stdlib.h>
@@ -391,3 +395,151 @@ int64_t ns_db_kind_of(ns_bytes name) {
 ns_status ns_db_no_job(int64_t id, ns_err *err) {
   return ns_fail(err, NS_ENOTFOUND, "there is no job %lld, live or in the history", (long long)id);
 }
+
+/* ------------------------------------------------------------------- minutes */
+
+#define MINUTE (60 * NS_SECOND)
+#define QUEUES_MAX 100      /* of a handle's minute; the rest is counted among all queues only */
+#define MINUTES_MAX 1000    /* entries; more are not counted: none could be told for long */
+#define PRUNED_AT_ONCE 1000 /* as prune_minutes has it */
+#define PRUNED_MOST 10000   /* by a bounded prune */
+#define CLOSE_TRIES 5       /* of a handle that is closed, a hundredth of a second apart */
+#define TALLY_LOOK 8        /* back, for one of the same queue */
+
+/* The entry of a queue in a minute, made when new; NULL: there are too many. */
+static ns_tally *minute_of(ns_minutes *m, int64_t at, int64_t queue_id) {
+  if (m->first >= m->n || m->items[m->first].at != at)
+    m->first = m->n;
+  for (size_t i = m->first; i < m->n; i++)
+    if (m->items[i].sums.queue_id == queue_id)
+      return &m->items[i].sums;
+  if (m->n - m->first > QUEUES_MAX || m->n >= MINUTES_MAX ||
+      !ns_grow(&m->items, &m->cap, m->n + 1, sizeof *m->items))
+    return NULL;
+  m->items[m->n] = (ns_minute){.at = at, .sums.queue_id = queue_id};
+  return &m->items[m->n++].sums;
+}
+
+void ns_db_minutes_add(ns_db *db, const ns_tally *t) {
+  ns_minutes *m = &db->minutes;
+  const int64_t at = ns_now(db) / MINUTE;
+  const int64_t queues[] = {0, t->queue_id};
+  if (m->tell_at == 0)
+    m->tell_at = ns_mono_us() + MINUTE;
+  for (size_t i = 0; i < 2; i++) {
+    ns_tally *sums = minute_of(m, at, queues[i]);
+    if (sums != NULL)
+      ns_db_tally_sum(sums, t);
+  }
+}
+
+void ns_db_tally_sum(ns_tally *to, const ns_tally *t) {
+  for (size_t i = 0; i < NS_N_COUNT; i++)
+    if (i != NS_N_LONGEST_WAIT && i != NS_N_LONGEST_RUN)
+      to->n[i] += t->n[i];
+    else if (to->n[i] < t->n[i])
+      to->n[i] = t->n[i];
+}
+
+void ns_db_tally(ns_db *db, const ns_tally *t) {
+  ns_tallies *l = &db->tallies;
+  if (!db->in_tx && !db->user_tx) {
+    ns_db_minutes_add(db, t);
+    return;
+  }
+  for (size_t i = l->n; i > l->floor && l->n - i < TALLY_LOOK; i--)
+    if (l->items[i - 1].queue_id == t->queue_id) {
+      ns_db_tally_sum(&l->items[i - 1], t);
+      return;
+    }
+  if (ns_grow(&l->items, &l->cap, l->n + 1, sizeof *l->items))
+    l->items[l->n++] = *t;
+}
+
+void ns_db_tally_one(ns_db *db, int64_t queue_id, ns_counted what) {
+  ns_tally t = {.queue_id = queue_id};
+  t.n[what] = 1;
+  ns_db_tally(db, &t);
+}
+
+/* "[minute,queue,…]" of each */
+static ns_status write_minutes(ns_db *db, ns_err *err) {
+  const ns_minutes *m = &db->minutes;
+  ns_buf list = NS_BUF_INIT;
+  ns_value param;
+  ns_status st;
+  for (size_t i = 0; i < m->n; i++) {
+    ns_buf_addf(&list, "%c[%lld,%lld", i > 0 ? ',' : '[', (long long)m->items[i].at,
+                (long long)m->items[i].sums.queue_id);
+    for (size_t k = 0; k < NS_N_COUNT; k++)
+      ns_buf_addf(&list, ",%lld", (long long)m->items[i].sums.n[k]);
+    ns_buf_addc(&list, ']');
+  }
+  param = ns_db_list_end(&list);
+  st = list.oom ? ns_no_memory(err) : ns_db_run_once(db, NS_SQL_HANDLE_MINUTES, &param, err);
+  ns_buf_free(&list);
+  return st;
+}
+
+/* Another handle may hold the rows for a moment, or the caller's own SQL has locked tables. After
+** any other failure they are forgotten: they may be written, or cannot be. */
+static bool try_to_tell(ns_db *db) {
+  ns_err none;
+  ns_status st = write_minutes(db, &none);
+  if (st == NS_EBUSY || st == NS_ESTATE)
+    return false;
+  db->minutes.n = db->minutes.first = 0;
+  return true;
+}
+
+/* Without connecting again. */
+static bool is_reachable(ns_db *db) {
+  ns_err none;
+  return db->link != NULL && !ns_link_dead(db->link) && !ns_is_foreign(db) && !db->in_tx &&
+         !db->user_tx && !ns_hung_up(db) && ns_db_ready(db, &none) == NS_OK;
+}
+
+void ns_db_minutes_tell(ns_db *db, bool over) {
+  const ns_minutes *m = &db->minutes;
+  if (m->n == 0 || (over ? m->items[0].at == ns_now(db) / MINUTE : ns_mono_us() < m->tell_at) ||
+      !is_reachable(db))
+    return;
+  try_to_tell(db);
+  db->minutes.told = true;
+  db->minutes.tell_at = ns_mono_us() + MINUTE;
+}
+
+int64_t ns_tell_minutes(ns_db *db) {
+  ns_minutes *m = &db->minutes;
+  int64_t left;
+  if (m->n > 0 && !m->told)
+    m->tell_at = 1;
+  ns_db_minutes_tell(db, false);
+  left = m->tell_at - ns_mono_us();
+  return m->n == 0 ? 0 : left > 1 ? left : 1;
+}
+
+ns_status ns_db_minutes_prune(ns_db *db, bool bounded, ns_err *err) {
+  size_t most = bounded ? PRUNED_MOST / PRUNED_AT_ONCE : SIZE_MAX;
+  ns_status st;
+  do
+    st = ns_db_run(db, NS_SQL_PRUNE_MINUTES, NULL, err);
+  while (st == NS_OK && --most > 0 &&
+         ns_db_affected(db, NS_SQL_PRUNE_MINUTES) >= PRUNED_AT_ONCE);
+  return st;
+}
+
+static void minutes_forked(ns_db *db) {
+  db->minutes.n = db->minutes.first = db->tallies.n = 0;
+}
+
+static void minutes_closing(ns_db *db) {
+  for (int i = 0; i < CLOSE_TRIES && db->minutes.n > 0 && is_reachable(db) && !try_to_tell(db); i++)
+    ns_sleep_us(ns_jitter(10000, 0.5));
+  free(db->minutes.items);
+  free(db->tallies.items);
+  db->minutes = (ns_minutes){0};
+  db->tallies = (ns_tallies){0};
+}
+
+const ns_hooks ns_db_minutes_hooks = {.forked = minutes_forked, .closing = minutes_closing};

@@ -1,7 +1,8 @@
 /*
 ** Transactions: our own, which are run again; the caller's, which ours join; and pipelines,
-** which take three waits, or one, instead of one per statement. And what an action of people leaves
-** in the audit, which is written in the transaction that does it.
+** which take three waits, or one, instead of one per statement. What a transaction has done in
+** queues is counted with its commit. And what an action of people leaves in the audit, which is
+** written in the transaction that does it.
 **
 ** Invariants: a transaction that failed is rolled back before its function returns, whatever
 ** the reason. A session that would not roll back is given up: its next BEGIN would commit the
@@ -146,12 +147,45 @@ static ns_status commit_tx(ns_db *db, ns_tx *tx, ns_err *err) {
   return st == NS_OK ? ns_link_answers(db->link, NULL, err) : st;
 }
 
+/* -------------------------------------------------------------- its counts */
+
+/* Those from 'from' to 'until' were written; all are forgotten. */
+static void count_written(ns_db *db, size_t from, size_t until) {
+  ns_tallies *l = &db->tallies;
+  for (size_t i = from; i < until; i++)
+    ns_db_minutes_add(db, &l->items[i]);
+  l->n = l->floor = 0;
+}
+
+static void keep_tallies(ns_db *db, size_t n) {
+  if (n < db->tallies.n)
+    db->tallies.n = n;
+  db->tallies.floor = db->tallies.n;
+}
+
+/* After a try that began behind 'from' of them, which are those of an earlier one that was cut.
+** A cut one may turn out to have been written; then the earlier one was not. */
+static void end_try(ns_db *db, const ns_tx *tx, size_t from, ns_status st, bool cut) {
+  ns_tallies *l = &db->tallies;
+  if (st == NS_OK) {
+    count_written(db, tx->done ? 0 : from, tx->done ? from : l->n);
+  } else if (!cut) {
+    l->n = from;
+  } else if (from > 0) {
+    l->n -= from;
+    memmove(l->items, l->items + from, l->n * sizeof *l->items);
+  }
+}
+
 /* One try: begin, run, commit. '*cut' is set when the commit was sent. */
 static ns_status try_once(ns_db *db, ns_tx *tx, bool *cut, ns_err *err) {
   ns_status st = ns_db_session_begins(db, err);
+  size_t from;
   *cut = false;
   if (st != NS_OK)
     return st;
+  keep_tallies(db, tx->replay ? db->tallies.n : 0);
+  from = db->tallies.n;
   st = ns_link_send(db->link, "START TRANSACTION", err);
   db->ahead = 0;
   db->in_tx = true;
@@ -166,6 +200,7 @@ static ns_status try_once(ns_db *db, ns_tx *tx, bool *cut, ns_err *err) {
       db->in_tx = false;
   }
   end_failed(db);
+  end_try(db, tx, from, st, *cut);
   ns_assert(!db->in_tx);
   return st;
 }
@@ -173,11 +208,14 @@ static ns_status try_once(ns_db *db, ns_tx *tx, bool *cut, ns_err *err) {
 /* In the caller's transaction: join it. A failure leaves nothing behind for the caller to
 ** commit. When the server has ended the whole transaction, the savepoint is gone with it. */
 static ns_status join_callers(ns_db *db, ns_tx *tx, ns_err *err) {
+  size_t from = db->tallies.n;
   ns_status st;
   if ((st = ns_db_ready(db, err)) != NS_OK ||
       (st = ns_db_text(db, "SAVEPOINT nightshift", err)) != NS_OK)
     return st;
-  st = run_noted(db, tx, err);
+  db->tallies.floor = from;
+  if ((st = run_noted(db, tx, err)) != NS_OK)
+    keep_tallies(db, from);
   if (st != NS_OK && ns_db_text(db, "ROLLBACK TO SAVEPOINT nightshift", NULL) != NS_OK)
     db->broken_tx = true;
   return st;
@@ -211,6 +249,7 @@ ns_status ns_db_transact(ns_db *db, ns_tx *tx, ns_err *err) {
   if (ns_in_transaction(db))
     return join_callers(db, tx, err);
   ns_assert(!db->in_tx);
+  keep_tallies(db, 0);
   while (tries < TX_TRIES) {
     bool cut = false;
     ns_err_clear(err);
@@ -265,6 +304,7 @@ ns_status ns_begin(ns_db *db, ns_err *err) {
   }
   db->user_tx = true;
   db->broken_tx = db->ended_tx = false;
+  keep_tallies(db, 0);
   return NS_OK;
 }
 
@@ -283,6 +323,7 @@ static ns_status judge_refused_commit(ns_db *db, ns_status st, ns_err *err) {
 static void end_transaction(ns_db *db, bool written) {
   db->user_tx = db->broken_tx = db->ended_tx = false;
   ns_db_session_end(db);
+  count_written(db, 0, written ? db->tallies.n : 0);
   ns_db_tell_committed(db, written);
 }
 
@@ -304,6 +345,7 @@ ns_status ns_commit(ns_db *db, ns_err *err) {
   if ((st = ns_db_text(db, "COMMIT", err)) != NS_OK)
     st = judge_refused_commit(db, st, err);
   end_transaction(db, st == NS_OK);
+  ns_db_minutes_tell(db, false);
   return st;
 }
 
@@ -327,8 +369,11 @@ static ns_status run_at_depth(ns_db *db, const char *verb, int64_t depth, ns_err
   return ns_db_text(db, sql, err);
 }
 
+#define MARK_TALLIES 32 /* bits of a mark below those that count tallies */
+
 ns_status ns_savepoint(ns_db *db, int64_t depth, int64_t *mark, ns_err *err) {
-  *mark = (int64_t)db->settle.njoined;
+  *mark = (int64_t)db->settle.njoined | (int64_t)db->tallies.n << MARK_TALLIES;
+  db->tallies.floor = db->tallies.n;
   return run_at_depth(db, "SAVEPOINT", depth, err);
 }
 
@@ -336,7 +381,11 @@ ns_status ns_undo(ns_db *db, int64_t depth, int64_t mark, ns_err *err) {
   ns_status st = run_at_depth(db, "ROLLBACK TO SAVEPOINT", depth, err);
   if (st != NS_OK && ns_in_transaction(db))
     db->broken_tx = true;
-  if (mark >= 0 && (size_t)mark < db->settle.njoined)
+  if (mark < 0)
+    return st;
+  keep_tallies(db, (size_t)(mark >> MARK_TALLIES));
+  mark &= (INT64_C(1) << MARK_TALLIES) - 1;
+  if ((size_t)mark < db->settle.njoined)
     db->settle.njoined = (size_t)mark; /* the verdicts after the mark are not settled any more */
   return st;
 }

@@ -209,9 +209,19 @@ static ns_status forget_tags(ns_db *db, const ns_end *ends, size_t n, ns_err *er
   return ns_db_list_run(db, NS_SQL_SETTLE_TAGS, NULL, &ids, err);
 }
 
+/* By queue, for charts. */
+static void count_ends(ns_db *db, const ns_end *ends, size_t n) {
+  for (size_t i = 0; i < n; i++)
+    ns_db_tally_one(db, ends[i].queue_id,
+                    strcmp(ends[i].outcome, "done") == 0   ? NS_N_DONE
+                    : strcmp(ends[i].outcome, "dead") == 0 ? NS_N_DEAD
+                                                           : NS_N_CANCELLED);
+}
+
 static ns_status end_jobs(ns_db *db, const ns_end *ends, size_t n, ns_err *err) {
   ns_status st;
   ns_assert(db->in_tx || db->user_tx);
+  count_ends(db, ends, n);
   if ((st = forget_tags(db, ends, n, err)) != NS_OK ||
       (st = write_history(db, ends, n, err)) != NS_OK ||
       (st = owe_rows(db, ends, n, err)) != NS_OK || (st = free_keys(db, ends, n, err)) != NS_OK ||

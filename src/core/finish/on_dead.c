@@ -137,6 +137,8 @@ static ns_status insert_ready(ns_db *db, const sequel *items, size_t n, const in
 
 static ns_status push(ns_db *db, const sequel *items, size_t n, const int64_t *ids, ns_err *err) {
   ns_status st = insert_jobs(db, items, n, ids, err);
+  for (size_t i = 0; i < n; i++)
+    ns_db_tally_one(db, items[i].queue, NS_N_PUSHED);
   if (st == NS_OK)
     st = insert_keys(db, items, n, ids, err);
   return st == NS_OK ? insert_ready(db, items, n, ids, err) : st;

@@ -149,10 +149,12 @@ ns_status ns_beat(ns_db *db, ns_err *err) {
   if (st != NS_OK || db->holder == 0)
     return st;
   if ((st = ns_db_run(db, NS_SQL_HOLDER_BEAT,
-                      (ns_value[]){ns_vint(ns_log_wall()), ns_vint(db->holder)}, err)) != NS_OK ||
-      ns_db_affected(db, NS_SQL_HOLDER_BEAT) > 0)
+                      (ns_value[]){ns_vint(ns_log_wall()), ns_vint(db->holder)}, err)) != NS_OK)
     return st;
-  return forget_claims(db, err);
+  if (ns_db_affected(db, NS_SQL_HOLDER_BEAT) == 0)
+    return forget_claims(db, err);
+  ns_db_minutes_tell(db, db->is_host);
+  return NS_OK;
 }
 
 static ns_value text_or_null(ns_bytes s) {

@@ -464,6 +464,7 @@ ns_status ns_look(ns_db *db, int64_t *again_in, ns_rescued *sum, ns_err *err) {
   }
   if (st == NS_EBUSY)
     no_later(again_in, GRACE);
+  ns_db_minutes_tell(db, db->rescue.assisted != 0);
   return st;
 }
 
@@ -480,6 +481,7 @@ void ns_holder_look_around(ns_db *db) {
   int64_t again_in;
   ns_rescued sum;
   ns_err err;
+  ns_db_minutes_tell(db, false);
   if (ns_mono_us() < db->rescue.look_at || db->is_host)
     return;
   ns_look(db, &again_in, &sum, &err);

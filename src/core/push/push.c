@@ -440,6 +440,8 @@ static void note_ids(ns_db *db, ns_push *jobs, const work *w) {
     jobs[i].id = keep ? w->rows[i].kept : w->rows[i].id;
     jobs[i].outcome = w->rows[i].replaced ? NS_REPLACED : keep ? NS_KEPT : NS_PUSHED;
     kept += keep;
+    if (!keep)
+      ns_db_tally_one(db, w->rows[i].queue_id, NS_N_PUSHED);
   }
   db->count.pushed += (int64_t)(w->n - kept);
   if (w->rung || !ns_push_starts_soon(w->rows, w->n))
@@ -536,5 +538,6 @@ ns_status ns_push_jobs(ns_db *db, ns_bytes queue, ns_push *jobs, size_t n,
   if (st == NS_OK && repeat != NULL && !db->user_tx) /* a transaction may roll back */
     note_found(repeat, jobs, n);
   free(w.rows);
+  ns_db_minutes_tell(db, false);
   return st;
 }

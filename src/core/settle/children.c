@@ -415,6 +415,8 @@ static ns_status try_children(ns_db *db, ns_outcome *outcomes, size_t n, ns_inse
     put_off_parent(outcomes, n, rows[*held - 1].parent);
   else if (st == NS_OK)
     db->ring_due = db->ring_due || ns_push_starts_soon(rows, total);
+  for (size_t i = 0; st == NS_OK && *held == 0 && i < total; i++)
+    ns_db_tally_one(db, rows[i].queue_id, NS_N_PUSHED);
   return st;
 }
 

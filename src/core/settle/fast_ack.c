@@ -374,7 +374,10 @@ ns_status ns_settle_one(ns_db *db, ns_verdict *v, int64_t cycle, bool *cut, ns_e
                             .cycle = cycle,
                             .ago = ns_claim_run_age(db, v->lease, v->began),
                             .result = v->result};
+  ns_status st;
   v->status = NS_OK;
   v->dead = false;
-  return ns_source_end(db, &e, cut, err);
+  if ((st = ns_source_end(db, &e, cut, err)) == NS_OK)
+    ns_settle_count(db, &(ns_outcome){.v = v, .gone = true}, c);
+  return st;
 }

@@ -1,15 +1,16 @@
 /*
 ** Verdicts that C programs make of a claimed job. And deciding: from a verdict, and the
 ** server's facts about its job, to its outcome. The job ends, or returns, with which budgets
-** and when, or waits.
+** and when, or waits. What the run has done is counted here, too.
 **
 ** Invariants: each field that a verdict does not set has the value that changes nothing.
-** Nothing here talks to the server. No assert: it has no handle to talk with.
+** Nothing here talks to the server. No assert: it calls no function that does.
 */
 #include "settle/settle.h"
 
 #include <string.h>
 
+#include "db/db.h"
 #include "handle.h"
 #include "source/source.h"
 
@@ -246,4 +247,37 @@ void ns_settle_put_off(ns_outcome *f) {
 bool ns_settle_keeps_output(const ns_db *db, const ns_outcome *f) {
   return f->locked && f->ends && f->v->kind == NS_ACK && f->v->printed && !f->rowless &&
          !(db->settle.forgets && f->root == 0);
+}
+
+bool ns_verdict_written(const ns_verdict *v) {
+  return (v->kind == NS_ACK && v->go_on == 1) || (v->kind == NS_RELEASE && v->go_on == 2);
+}
+
+/* -------------------------------------------------------------- counting */
+
+/* Adds the times of a run, as far as they are known. */
+static void add_run(ns_db *db, ns_tally *t, const ns_verdict *v, const ns_claimed *c) {
+  const ns_lease *b = db->is_host ? NULL : ns_claim_leases_batch(&db->claim.leases, v->lease);
+  const int64_t began = v->began != 0 || b == NULL ? v->began : b->taken;
+  const int64_t ended = v->ended > 0 ? v->ended : ns_mono_us();
+  const int64_t waited = began + db->skew - c->due;
+  if (began <= 0 || v->kind == NS_RELEASE || v->kind == NS_MISSING || v->kind == NS_EXPIRE)
+    return;
+  t->n[NS_N_RUNS] = 1;
+  t->n[NS_N_RAN] = t->n[NS_N_LONGEST_RUN] = ended > began ? ended - began : 0;
+  t->n[NS_N_WAITS] = c->due != 0;
+  if (c->due != 0 && waited > 0)
+    t->n[NS_N_WAITED] = t->n[NS_N_LONGEST_WAIT] = waited;
+}
+
+void ns_settle_count(ns_db *db, const ns_outcome *f, const ns_claimed *c) {
+  ns_tally t = {.queue_id = c != NULL ? c->queue_id : f->queue_id};
+  bool counts = f->v->status == NS_OK || (f->v->kind == NS_ACK && ns_verdict_written(f->v));
+  if (!counts || t.queue_id == 0)
+    return;
+  t.n[NS_N_DONE] = f->gone;
+  t.n[NS_N_FAILED] = f->locked && f->attempt != NULL;
+  if (c != NULL)
+    add_run(db, &t, f->v, c);
+  ns_db_tally(db, &t);
 }

@@ -27,8 +27,7 @@
 
 /* --------------------------------------------------------------- locking */
 
-/* A batch may bring verdicts on several runs of one job: cancelled and retried
-** while the first still ran. */
+/* A batch may bring verdicts on several runs of one job: cancelled and retried while one ran. */
 static int by_token(const void *a, const void *b) {
   const ns_verdict *x = ((const ns_outcome *)a)->v;
   const ns_verdict *y = ((const ns_outcome *)b)->v;
@@ -406,11 +405,12 @@ static ns_status delete_leases(ns_db *db, const ns_outcome *outcomes, size_t n, 
   return st;
 }
 
-static ns_status hide_running(ns_db *db, const ns_outcome *outcomes, size_t n, ns_err *err) {
+static ns_status leave_runs(ns_db *db, const ns_outcome *outcomes, size_t n, ns_err *err) {
   ns_status st = NS_OK;
   for (size_t i = 0; st == NS_OK && i < n; i++) {
     const ns_verdict *v = outcomes[i].v;
     const ns_claimed *c = ns_claim_leases_find(&db->claim.leases, v->lease, v->id, v->run);
+    ns_settle_count(db, &outcomes[i], c);
     if (c != NULL && c->shown && is_settled(v))
       st = ns_db_bulk_changing(db, NS_SQL_SETTLE_HIDDEN,
                                (ns_column[]){{NS_INT, &v->id, NULL, NULL}}, 1, 0, err);
@@ -452,10 +452,6 @@ static ns_status settle_rest(ns_db *db, ns_outcome *outcomes, size_t n, ns_err *
   return write_all(db, outcomes, n, err);
 }
 
-bool ns_verdict_written(const ns_verdict *v) {
-  return (v->kind == NS_ACK && v->go_on == 1) || (v->kind == NS_RELEASE && v->go_on == 2);
-}
-
 /* Jobs that another handle has scheduled are not known here yet. */
 static void look_for_written(ns_db *db, const ns_verdict *v) {
   if (v->kind == NS_RELEASE && ns_verdict_written(v))
@@ -479,7 +475,7 @@ ns_status ns_settle_batch(ns_db *db, ns_verdict *v, size_t n, ns_err *err) {
   qsort(outcomes, n, sizeof *outcomes, by_token);
   if ((st = ns_settle_fast_acks(db, outcomes, n, &rest, err)) == NS_OK &&
       (st = settle_rest(db, outcomes, rest, err)) == NS_OK &&
-      (st = hide_running(db, outcomes, n, err)) == NS_OK)
+      (st = leave_runs(db, outcomes, n, err)) == NS_OK)
     st = delete_leases(db, outcomes, n, err);
   ns_source_forget(db);
   for (size_t i = 0; i < n; i++)

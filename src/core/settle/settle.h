@@ -92,6 +92,10 @@ void ns_settle_end(ns_outcome *f, const char *outcome, const char *reason);
 /* Is what the run has printed kept? It is done, and its job leaves a row of history. */
 bool ns_settle_keeps_output(const ns_db *db, const ns_outcome *f);
 
+/* Counts what a verdict that is written has done in its job's queue. The end of a job that is not
+** 'gone' is left out: ns_finish counts it. 'c': the claim; NULL: it is not ours. */
+void ns_settle_count(ns_db *db, const ns_outcome *f, const ns_claimed *c);
+
 /* Nothing is written of it in this batch: its verdict is BUSY. */
 void ns_settle_put_off(ns_outcome *f);
 

@@ -1,0 +1,442 @@
+-- The pages of `nightshift web` in a browser: what is seen, clicked and typed, what moves, and what
+-- texts of users may do there. `make test-web` runs them; `make screenshots` draws the pictures.
+--
+-- All of them share one browser. A database with a bit of everything (`demo`) is looked at on every
+-- page; what is changed has databases of its own.
+
+local browser = require "spec.support.browser"
+local host = require "spec.support.host"
+local nightshift = require "nightshift"
+local proc = require "spec.support.proc"
+local server = require "spec.support.db"
+
+local why = not os.getenv "NIGHTSHIFT_BROWSER" and "`make test-web` runs it" or browser.missing()
+if why then return pending("the pages of nightshift web in a browser: " .. why) end
+
+local PICTURES <const> = os.getenv "NIGHTSHIFT_PICTURES" -- a folder: pictures are drawn into it
+
+local HANDLERS <const> = [[
+  local core = require "nightshift.core"
+  local function hold(job)
+    job:progress(job.payload.part, "frame " .. math.floor(job.payload.part * 4800) .. " of 4800")
+    while not io.open(os.getenv "GO") do core.sleep(0.05) end
+  end
+  local function report(rows)
+    return #rows.missing
+  end
+  return {
+    ["email.send"] = function(job)
+      if job.payload.to:find "nowhere" then return nil, "550 no such mailbox: " .. job.payload.to end
+      return { sent = job.payload.to }
+    end,
+    ["video.encode"] = hold,
+    ["report.build"] = function(job)
+      job:log("reading the ledger of " .. job.payload.month)
+      print "12,408 rows"
+      return report {}
+    end,
+    ["page.fetch"] = function(job) return { bytes = #job.payload.url * 977 } end,
+    ["report.daily"] = { run = function() end, cron = "0 3 * * *", queue = "reports" },
+    ["cache.clean"] = { run = function() end, every = "10m", queue = "imports" },
+  }
+]]
+
+--- Starts `nightshift web`; it has `at`, the address of its first page without the "/".
+local function serve(url, ...)
+  local p = proc.start { proc.program, "web", "--listen", "127.0.0.1:0", env = { NIGHTSHIFT_URL = url }, ... }
+  p.at = "http://" .. p:wait_line("the pages are at http://([^/%s]+)", 30)
+  return p
+end
+
+--- A database and its pages, for one test: handle, server of pages, URL.
+local function place(...)
+  local url = server.fresh()
+  return assert(nightshift.open(url)), serve(url, ...), url
+end
+
+--- Its path is seen on pages, so it is the same in each run.
+local function write(path, text)
+  local file <close> = assert(io.open(path, "w"))
+  assert(file:write(text))
+  return path
+end
+
+--- Fills a database so that each page has something to show; a host runs until `go` is there.
+local function demo()
+  local url = server.fresh()
+  local db = assert(nightshift.open(url))
+  local go = fixture.dir() .. "/go"
+  local mail, video, reports = db:queue "mail", db:queue "video", db:queue "reports"
+  for i = 1, 60 do assert(mail:push("email.send", { to = ("user%d@example.com"):format(i) })) end
+  for i = 1, 20 do assert(db:queue "imports":push("page.fetch", { url = "https://example.com/page/" .. i })) end
+  for i = 1, 5 do
+    assert(mail:push("email.send", { to = ("user%d@nowhere.example"):format(i) }, { max_attempts = 1 }))
+  end
+  for i = 1, 3 do
+    assert(mail:push("email.send", { to = ("list%d@nowhere.example"):format(i) }, { backoff = "20m" }))
+  end
+  local dead = assert(reports:push("report.build", { month = "October", format = "pdf", rows = { 12, 408 } },
+    { max_attempts = 2, backoff = "1ms", tags = { "customer:87", "monthly" } }))
+  for i = 1, 3 do assert(video:push("video.encode", { file = ("talk-%d.mov"):format(i), part = 0.2 + i * 0.22 })) end
+  for i = 1, 14 do
+    assert(mail:push("email.send", { to = ("later%d@example.com"):format(i) }, { delay = i * 700 .. "s" }))
+  end
+  local script = write("build/jobs.lua", HANDLERS)
+  local h = host.start(url, script, { "--workers", "4" }, { GO = go })
+  eventually(function()
+    local stats = assert(db:stats())
+    local busy, left = 0, 0
+    for _, row in ipairs(stats.queues) do busy, left = busy + row.running, left + row.ready end
+    return busy == 3 and left == 0 and assert(db:job(dead)).state == "dead"
+  end)
+  local billing = db:queue "billing"
+  assert(billing:pause())
+  for i = 1, 12 do assert(billing:push("invoice.charge", { customer = 40 + i, euros = 19.9 })) end
+  assert(db:queue "print":push("label.print", { order = 7741 }))
+  local first = assert(db:jobs { queue = "video", state = "running" })[1]
+  assert(video:push("video.publish", { talk = 1 }, { after = { first.id } }))
+  return { db = db, url = url, host = h, dead = dead, go = go }
+end
+
+--- The pages that the navigation leads to, and those behind them.
+local function pages_of(b, at, shown)
+  b:go(at .. "/")
+  local list = b:run "return [...document.querySelectorAll('.pages a')].map((a) => a.getAttribute('href'))"
+  for _, path in ipairs(list) do
+    if path == "/jobs" then
+      table.move({ "/jobs?state=dead", "/jobs?state=dead&verb=retry", "/jobs?state=running",
+        "/jobs/" .. shown.dead, "/jobs/" .. shown.running }, 1, 5, #list + 1, list)
+      break
+    end
+  end
+  return list
+end
+
+describe("the pages of nightshift web in a browser:", function()
+  local b, shown, web, paths
+
+  setup(function()
+    b = browser.start()
+    shown = demo()
+    shown.running = assert(shown.db:jobs { state = "running" })[1].id
+    web = serve(shown.url)
+    paths = pages_of(b, web.at, shown)
+  end)
+  teardown(function()
+    b:close()
+    io.open(shown.go, "w"):close()
+    host.stop(shown.host)
+    shown.db:close()
+  end)
+  before_each(function()
+    b:size(1280, 800)
+    b:scheme "light"
+  end)
+
+  --- There is a page of jobs; specs of pages that are not there are left out.
+  local function has(path)
+    for _, item in ipairs(paths) do
+      if item == path then return true end
+    end
+    return false
+  end
+
+  -- ------------------------------------------------------------------ each page
+
+  it("each opens without an error, and without anything that its policy forbids", function()
+    b:complaints()
+    for _, path in ipairs(paths) do
+      b:go(web.at .. path)
+      assert.same({}, b:complaints(), path)
+      assert.equal(1, b:count "h1", path)
+    end
+  end)
+
+  it("each fits on a phone, 360 pixels wide", function()
+    b:size(360, 740)
+    for _, path in ipairs(paths) do
+      b:go(web.at .. path)
+      local wide = b:run [[
+        const wide = document.documentElement.clientWidth;
+        if (document.documentElement.scrollWidth <= innerWidth) return "";
+        return [...document.querySelectorAll("body *")].filter((item) =>
+          item.getBoundingClientRect().right > wide + 1 && !item.closest(".scroll, pre"))
+          .slice(0, 5).map((item) => item.outerHTML.slice(0, 160)).join("\n") || "wide";
+      ]]
+      assert.equal("", wide, path)
+    end
+  end)
+
+  it("each has nothing that axe-core finds, in light and in dark", function()
+    local file <close> = io.open "build/axe.js"
+    local axe = file and file:read "a" or ""
+    if #axe == 0 then return pending "axe-core cannot be had from the npm registry here" end
+    local faults = {}
+    for _, path in ipairs(paths) do
+      b:scheme("light", true)
+      b:go(web.at .. path)
+      b:run(axe)
+      for _, scheme in ipairs { "light", "dark" } do
+        b:scheme(scheme, true)
+        local found = b:run_async([[
+          const [rules, done] = arguments;
+          axe.run(document, rules ? { runOnly: { type: "rule", values: rules } } : {}).then(({ violations }) =>
+            done(violations.flatMap(({ id, nodes }) => nodes.map(({ html, failureSummary }) =>
+              `${id}: ${html.slice(0, 200)}: ${failureSummary}`)).join("\n")));
+        ]], scheme == "dark" and { "color-contrast" } or nightshift.null)
+        if found ~= "" then faults[#faults + 1] = ("%s in %s: %s"):format(path, scheme, found) end
+      end
+    end
+    assert.equal("", table.concat(faults, "\n"))
+  end)
+
+  it("are dark for those who like it", function()
+    b:go(web.at .. "/")
+    local function colour() return b:run "return getComputedStyle(document.body).backgroundColor" end
+    local function light(text)
+      local red, green, blue = text:match "(%d+), (%d+), (%d+)"
+      return (red + green + blue) / 765
+    end
+    assert.is_true(light(colour()) > 0.8)
+    b:scheme "dark"
+    assert.is_true(light(colour()) < 0.2)
+  end)
+
+  -- ------------------------------------------------------------------- keyboard
+
+  it("are walked by keys", function()
+    b:go(web.at .. "/queues")
+    b:keys "/"
+    assert.equal("search", b:run "return document.activeElement.id")
+    b:keys("j", "g")
+    assert.equal("jg", b:run "return document.getElementById('search').value")
+    b:keys(browser.ESCAPE)
+    local function row()
+      return b:run "return [...document.querySelectorAll('tr[data-row]')].findIndex((row) => row.matches('.at'))"
+    end
+    b:keys "j"
+    assert.equal(0, row())
+    b:keys("j", "j", "k")
+    assert.equal(1, row())
+    local to = b:run "return document.activeElement.href"
+    b:keys(browser.ENTER)
+    b:wait("return location.href === arguments[0]", to)
+    b:keys "?"
+    assert.is_true(b:run "return document.getElementById('help').open")
+    b:keys(browser.ESCAPE)
+    assert.is_false(b:run "return document.getElementById('help').open")
+    b:keys("g", "o")
+    b:wait "return location.pathname === '/'"
+  end)
+
+  it("has a link past the navigation as the first that Tab meets", function()
+    b:go(web.at .. "/")
+    b:keys("\u{E004}", browser.ENTER)
+    assert.equal("main", b:run "return document.activeElement.id")
+  end)
+
+  -- ----------------------------------------------------------------------- live
+
+  it("shows a job that is pushed without a reload, and nothing else moves", function()
+    local db, p = place()
+    local q = db:queue "calm"
+    assert(q:pause())
+    assert(q:push("one", {}))
+    b:go(p.at .. "/queues")
+    b:wait "return !document.querySelector('.live').hidden"
+    b:run [[
+      window.stays = true;
+      document.querySelector("tr[data-row] button").focus();
+      window.places = () => JSON.stringify([...document.querySelectorAll("body *")].map((item) =>
+        [item.nodeName, ...Object.values(item.getBoundingClientRect().toJSON())]));
+      window.before = places();
+    ]]
+    assert(q:push("two", {}))
+    b:wait "return document.querySelector('[data-label=Ready]').textContent.trim() === '2'"
+    assert.is_true(b:run "return window.stays")
+    assert.equal(b:run "return window.before", b:run "return places()")
+    assert.equal("Resume calm", b:run "return document.activeElement.getAttribute('aria-label')")
+    db:close()
+  end)
+
+  -- -------------------------------------------------------------------- actions
+
+  it("pauses and resumes a queue by clicks", function()
+    local db, p = place()
+    assert(db:queue "mail":push("one", {}))
+    b:go(p.at .. "/queues")
+    b:press "Pause mail"
+    b:wait "return document.querySelector('.said')"
+    assert.is_truthy(b:text ".said":find("'mail' is paused", 1, true))
+    assert.is_true(assert(db:queue "mail":stats()).paused)
+    b:press "Resume mail"
+    b:wait "return /goes on/.test(document.querySelector('.said').textContent)"
+    assert.is_false(assert(db:queue "mail":stats()).paused)
+    b:press "Pause all"
+    assert.is_truthy(b:accept():find("Pause every queue", 1, true))
+    b:wait "return /Every queue is paused/.test(document.body.textContent)"
+    assert.is_truthy(assert(db:stats()).paused.all)
+    db:close()
+  end)
+
+  it("retries, cancels and deletes jobs by clicks", function()
+    if not has "/jobs" then return pending "there is no page of jobs yet" end
+    local db, p = place()
+    local q = db:queue "q"
+    local id = assert(q:push("one", {}))
+    assert(assert(q:claim()):discard "no use")
+    local at = p.at .. "/jobs/" .. id
+    b:go(at)
+    assert.is_truthy(b:text "main":find("no use", 1, true))
+    b:press "Run again"
+    b:wait "return document.querySelector('.said')"
+    assert.equal("ready", assert(db:job(id)).state)
+    b:type("#job-reason", "not wanted")
+    b:press "Cancel"
+    b:wait "return /cancelled/.test(document.querySelector('.said').textContent)"
+    local job = assert(db:job(id))
+    assert.equal("cancelled not wanted", job.state .. " " .. job.reason)
+    b:press "Delete"
+    assert.is_truthy(b:accept():find("Delete this job", 1, true))
+    b:wait "return location.pathname === '/jobs'"
+    assert.equal("NOT_FOUND", select(3, db:job(id)))
+    db:close()
+  end)
+
+  it("does an action to all jobs of a filter, and says before how many they are", function()
+    if not has "/jobs" then return pending "there is no page of jobs yet" end
+    local db, p = place()
+    local q = db:queue "q"
+    for i = 1, 7 do assert(q:push(i <= 4 and "one" or "other", {})) end
+    b:go(p.at .. "/jobs")
+    b:type("#jobs-name", "one")
+    b:press "Show"
+    b:wait "return document.querySelectorAll('tr[data-row]').length === 4"
+    b:follow "Cancel…"
+    b:wait "return document.querySelector('#jobs-reason')"
+    assert.matches("Cancel: 4 %l* ?jobs named 'one'", b:text "main")
+    b:press "Cancel 4"
+    b:wait "return document.querySelector('.said')"
+    assert.is_truthy(b:text ".said":find("4 jobs", 1, true))
+    local left = 0
+    for _, row in ipairs(assert(db:jobs { queue = "q" })) do left = left + (row.state == "ready" and 1 or 0) end
+    assert.equal(3, left)
+    db:close()
+  end)
+
+  it("says in three clicks from the first page why jobs do not run", function()
+    if not has "/jobs" then return pending "there is no page of jobs yet" end
+    local wanted = { billing = "its queue 'billing' is paused", print = "has a handler 'label.print'" }
+    for queue, words in pairs(wanted) do
+      b:go(web.at .. "/")
+      b:click((".attention a[href*='queue=%s']"):format(queue))
+      b:wait("return document.querySelector('tr[data-row]')")
+      b:click "tr[data-row] td[data-label=ID] a"
+      b:wait "return document.querySelector('.why')"
+      assert.is_truthy(b:text ".why":find(words, 1, true), b:text ".why")
+    end
+  end)
+
+  -- ------------------------------------------------------------ texts of users
+
+  -- Each would set window.owned where it is taken for HTML, a URL, a template or JavaScript.
+  local EVIL <const> = {
+    "<script>window.owned=1</script>",
+    [["><img src=x onerror="window.owned=1">]],
+    [['><svg onload=window.owned=1>]],
+    "</textarea><script>window.owned=1</script>",
+    "</title></pre><script>window.owned=1</script>",
+    "javascript:window.owned=1",
+    [[<iframe srcdoc="<script>top.owned=1</script>">]],
+    "</pre><details open ontoggle=window.owned=1>",
+    "$(os.exit(1)) &lt;script&gt; %3Cscript%3E",
+    "' onfocus=window.owned=1 autofocus x='",
+    "\n# os.exit(1)\n",
+  }
+
+  --- Asserts that the texts of the page are texts.
+  local function check_tame(text, path)
+    local found = b:run [[
+      const odd = [...document.querySelectorAll("*")].filter((item) => item.matches("iframe, img, object, embed, base")
+        || (item.matches("script") && !item.src.includes("/assets/page.js"))
+        || [...item.attributes].some(({ name, value }) => /^on/i.test(name) || (/^(href|src|action)$/.test(name)
+          && /^\s*javascript:/i.test(value))));
+      return odd.map((item) => item.outerHTML.slice(0, 200)).join("\n") + (window.owned ? " owned" : "");
+    ]]
+    assert.equal("", found, path)
+    assert.same({}, b:complaints(), path)
+    if text then
+      local shows = b:run("return document.querySelector('main').textContent.includes(arguments[0])", text)
+      assert.is_true(shows, ("%s does not show %s"):format(path, text))
+    end
+  end
+
+  it("texts of users stay texts: names, payloads, errors, tags, output", function()
+    if not has "/jobs" then return pending "there is no page of jobs yet" end
+    local db, p, url = place()
+    local parts, ids = {}, {}
+    for i, text in ipairs(EVIL) do
+      local name = text:gsub("%c", "")
+      parts[i] = ("[%q] = handler,"):format(name)
+      ids[i] = assert(db:queue(name:sub(1, 60)):push(name, { text = text, [text] = { text } },
+        { tags = { name:sub(1, 60) }, unique = name, max_attempts = 1 }))
+    end
+    host.drain(url, [[local function handler(job)
+      print(job.payload.text)
+      job:log(job.payload.text)
+      error(job.payload.text, 0)
+    end
+    return {]] .. table.concat(parts, "\n") .. "}")
+    assert(db:schedule { name = EVIL[1], every = "1h", push = { EVIL[2], { EVIL[3] }, { queue = "q" } } })
+    b:complaints()
+    for i, text in ipairs(EVIL) do
+      b:go(p.at .. "/jobs/" .. ids[i])
+      assert.equal("dead", assert(db:job(ids[i])).state)
+      check_tame(text:match "[^\n]+", "/jobs/" .. ids[i])
+      assert.is_true(b:run("return document.querySelector('.log').textContent.includes(arguments[0])",
+        text:match "[^\n]+"))
+    end
+    for _, path in ipairs { "/", "/queues", "/jobs", "/errors", "/schedules", "/hosts", "/jobs?state=dead" } do
+      b:go(p.at .. path)
+      check_tame(path ~= "/schedules" and path ~= "/hosts" and path ~= "/" and EVIL[1] or nil, path)
+    end
+    db:close()
+  end)
+
+  it("a text that comes while the page is watched stays a text", function()
+    if not has "/jobs" then return pending "there is no page of jobs yet" end
+    local db, p = place()
+    local q = db:queue "q"
+    local id = assert(q:push("one", {}))
+    local job = assert(q:claim())
+    b:complaints()
+    b:go(p.at .. "/jobs/" .. id)
+    for i = 1, 3 do
+      assert(job:progress(i / 10, EVIL[i]))
+      b:wait("return document.querySelector('main').textContent.includes(arguments[0])", EVIL[i])
+      check_tame(EVIL[i], "/jobs/" .. id)
+    end
+    assert(job:ack())
+    b:wait "return document.querySelector('[data-live=head] .is-done')"
+    db:close()
+  end)
+
+  -- ------------------------------------------------------------------- pictures
+
+  it("are drawn", function()
+    local folder = PICTURES or fixture.dir()
+    local function draw(name, path)
+      b:go(web.at .. path)
+      b:wait "return document.readyState === 'complete'"
+      local file = ("%s/web-%s.png"):format(folder, name)
+      b:shot(file)
+      local handle <close> = assert(io.open(file, "rb"))
+      local text = handle:read "a"
+      assert.equal("\137PNG", text:sub(1, 4))
+      assert.same({ 1280, 800 }, { table.unpack({ string.unpack(">I4I4", text, 17) }, 1, 2) }, file)
+      assert.is_true(#text < 150000, ("%s has %d bytes"):format(file, #text))
+    end
+    draw("overview", "/")
+    if has "/jobs" then draw("job", "/jobs/" .. shown.dead) end
+  end)
+end)
