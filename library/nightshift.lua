@@ -1402,6 +1402,7 @@ function Job:db() end
 ---@field id integer
 ---@field name string
 ---@field queue string
+---@field state nightshift.State? of a live job
 ---@field outcome "done"|"dead"|"cancelled"|nil finished
 ---@field reason string? finished
 ---@field error string? finished, retry: the history's text, cut

@@ -135,6 +135,14 @@ for how, counter in pairs { deadlock = "deadlocks", wait = "lock_waits" } do
       other:wait_line "^sprung"
       local function noted() return #handle:execute "SELECT id FROM nightshift_finished WHERE name = 'note'" end
       eventually(function() return noted() == 50 end, 60)
+      -- and the doctor says which statement of a host has met it
+      local check, said = how == "deadlock" and "deadlocks" or "waits", nil
+      eventually(function()
+        for _, found in ipairs(nightshift.decode((select(2, proc.nightshift({ "doctor", "--json" }, url)))).findings) do
+          if found.name == check then said = found.says end
+        end
+        return said:find "; hosts here have run again for [%l_A-Z]+ %(%d+%)"
+      end)
       h:signal "TERM"
       assert.equal(0, h:wait())
       local seen = 0

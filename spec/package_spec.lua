@@ -194,6 +194,40 @@ describe("the first process of a container", function()
   end)
 end)
 
+-- As logrotate does it with `copytruncate`.
+describe("a log that is copied and emptied", function()
+  local url
+
+  with_database(function(_, _, address) url = address end)
+
+  it("goes on at its beginning, in whole lines", function()
+    local log = fixture.dir() .. "/shop.log"
+    local h = proc.start { "sh", "-c", [[exec "$@" 2>> "$LOG"]], "sh", proc.program, "work",
+      fixture.file("jobs.lua", "return { noop = function() end }"), "--workers", "1",
+      env = { NIGHTSHIFT_URL = url, LOG = log } }
+    local function text(path)
+      local file <close> = io.open(path)
+      return file and file:read "a" or ""
+    end
+    eventually(function() return text(log):find("event=host.ready", 1, true) end)
+    for i = 1, 2 do
+      assert(os.execute(("cp %s %s.%d && : > %s"):format(log, log, i, log)))
+      assert.equal("", text(log))
+      h:signal "USR1"
+      eventually(function() return text(log):find "event=dump.host [^\n]*\n" end)
+    end
+    h:signal "TERM"
+    assert.equal(0, h:wait())
+    assert.is_truthy(text(log .. ".1"):find("event=host.ready", 1, true))
+    assert.is_truthy(text(log):find("event=host.end", 1, true))
+    for _, path in ipairs { log .. ".1", log .. ".2", log } do
+      for line in text(path):gmatch "[^\n]*\n?" do
+        assert.is_truthy(line == "" or line:find "^ts=%S+ level=%l+ event=%S+.*\n$", line)
+      end
+    end
+  end)
+end)
+
 describe("a dump that was made under load", function()
   local NOTE = [[return { note = function(job)
     local file <close> = io.open(%q, "a")

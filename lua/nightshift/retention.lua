@@ -100,13 +100,14 @@ end
 ---@param handle userdata core handle
 ---@param done integer µs that done jobs are kept; -1: for ever; BY_RULE: as the rules say
 ---@param dead integer the same of dead and cancelled ones
+---@param told (fun(deleted: integer): any)? called behind each batch with the number so far
 ---@return integer|nil deleted
 ---@return string? message
 ---@return string? code
-function retention.prune(handle, done, dead)
+function retention.prune(handle, done, dead, told)
   local what = ("history: done kept %s, dead and cancelled %s"):format(kept(done), kept(dead))
   local part <close> = audit.begin(handle, "prune", what)
-  return part.action.handle:prune(done, dead, 0)
+  return part.action.handle:prune(done, dead, 0, told)
 end
 
 local function seconds(age) return age ~= NEVER and units.seconds(age) end

@@ -130,6 +130,30 @@ describe("a mistyped queue", function()
     local result = run({ "pause", "mial" }, url)
     assert.same({ 0, "mial paused\n", "nightshift: there was no queue 'mial' before; did you mean 'mail'?\n" },
       { result.exit, result.out, result.err })
+    result = run({ "retain", "mali", "--done", "1d" }, url)
+    assert.same({ 0, "nightshift: there was no queue 'mali' before; did you mean 'mail'?\n" },
+      { result.exit, result.err })
+  end)
+
+  it("and a mistyped name of a job, a schedule or a host are said, too", function()
+    local busy = server.start(url, "return { ['mail.send'] = function() end }", { "--queues", "none" })
+    local told = "nightshift: no live host has a handler 'mail.sned'; did you mean 'mail.send'?\n"
+    for _, argv in ipairs { { "jobs" }, { "errors" }, { "retry" }, { "pause" } } do
+      table.move({ "--name", "mail.sned" }, 1, 2, 2, argv)
+      local result = run(argv, url)
+      assert.same({ 0, told }, { result.exit, result.err }, argv[1])
+    end
+    assert.equal("jobs named mail.snd: not paused; did you mean 'mail.sned'?\n",
+      run({ "resume", "--name", "mail.snd" }, url).out)
+    assert.equal("", run({ "jobs", "--name", "mail.send" }, url).err)
+    assert(handle:schedule { name = "report.daily", every = "1d", push = { "n" } })
+    says("there is no schedule 'report.dayly'; `nightshift schedules` lists them; did you mean 'report.daily'?",
+      run({ "schedules", "run", "report.dayly" }, url).err)
+    local name = handle:stats().holders[1].host
+    says(("there is no host '%sx'; did you mean '%s'?\n"):format(name, name),
+      run({ "health", "--host", name .. "x" }, url).err)
+    busy:signal "QUIT"
+    busy:wait(20)
   end)
 
   it("is not seen in one that is there, is like none, or differs in digits", function()
@@ -226,6 +250,109 @@ describe("a command that looks, or changes what is there,", function()
       says(("unknown option '--no-such-option'\nTry `nightshift %s --help`."):format(name), wrong.err)
     end)
   end
+end)
+
+-- `status`, and then what its last lines name: no id has to be known, and the third command at the
+-- latest says the cause.
+describe("from status to the cause:", function()
+  local url, handle, q, busy
+
+  setup(function()
+    url = db.fresh()
+    handle = assert(nightshift.open(url))
+    q = handle:queue "mail"
+    busy = server.start(url, [[return {
+      good = function() return "well" end,
+      bad = function() return nil, "no luck" end,
+      crash = function() os.execute "kill -9 $PPID" end,
+    }]], { "--workers", "1" })
+  end)
+
+  teardown(function()
+    handle:close()
+    busy:forget()
+  end)
+
+  --- The words of the command that a text names for a cause.
+  local function next_command(text, cause)
+    for command, why in text:gmatch "next: nightshift ([^\n]-)  # ([^\n]*)" do
+      if why:find(cause, 1, true) then return words_of(command) end
+    end
+    error(("nothing leads on to %q:\n%s"):format(cause, text))
+  end
+
+  local function ok(argv)
+    local result = run(argv, url)
+    assert.same({ 0, "" }, { result.exit, result.err })
+    return result.out
+  end
+
+  --- The id in the first row of a table.
+  local function first_id(text) return (assert(text:match "\n *(%d+)", text)) end
+
+  it("a paused queue, whatever its name", function()
+    for _, name in ipairs { "late", "it's 1", "77" } do
+      ok { "pause", "--queue", name }
+      local id = assert(handle:queue(name):push "good")
+      local text = ok { "status" }
+      local listed = first_id(ok { "jobs", "--queue", name })
+      says(("is ready, but its queue '%s' is paused"):format(name), ok { "why", listed })
+      ok(next_command(text, ("queue '%s' is paused"):format(name)))
+      eventually(function() return handle:job(id).state == "done" end)
+      assert.is_nil(ok { "status" }:find("is paused", 1, true))
+    end
+    ok { "pause", "--all" }
+    ok(next_command(ok { "status" }, "every queue is paused"))
+    ok { "pause", "--name", "it's bad" }
+    ok(next_command(ok { "status" }, "jobs named 'it's bad' are paused"))
+  end)
+
+  it("a name that no host serves", function()
+    local id = assert(q:push "god")
+    local list = ok(next_command(ok { "status" }, "no live host has a handler for 'god'"))
+    assert.equal(tostring(id), first_id(list))
+    says("is ready, but no live host that serves 'mail' has a handler 'god'; known: bad, crash, good",
+      ok { "why", first_id(list) })
+    assert(handle:cancel(id))
+  end)
+
+  it("a job that kills its workers, and one that fails again and again", function()
+    local poison = assert(q:push("crash", nil, { max_crashes = 1 }))
+    local failing = assert(q:push("bad", nil, { backoff = "1h" }))
+    eventually(function() return handle:job(poison).state == "dead" and handle:job(failing).attempts == 1 end)
+    local text = ok { "status" }
+    local command = next_command(text, "1 dead: worker killed by signal # (Killed)")
+    assert.same({ "why", tostring(poison) }, command)
+    assert.matches("'crash' ended %S+ ago: dead %(poison%): worker killed by signal 9 %(Killed%)", ok(command))
+    command = next_command(text, "1 to be tried again: no luck")
+    assert.same({ "why", tostring(failing) }, command)
+    assert.matches("is to be tried again in %S+, attempt 2 of 10, after it failed: no luck", ok(command))
+    says("no luck", ok { "errors" })
+  end)
+
+  it("no host at all", function()
+    local other = db.fresh()
+    local own <close> = assert(nightshift.open(other))
+    local id = assert(own:queue "mail":push "good")
+    own:close()
+    local list = run(next_command(run({ "status" }, other).out, "no host or program claims them"), other)
+    assert.equal(tostring(id), first_id(list.out))
+    says("is ready, but there is no live host", run({ "why", first_id(list.out) }, other).out)
+  end)
+
+  it("a server that is stopped", function()
+    local stopped = "mysql://x@localhost/x?unix_socket=/nonexistent/s.sock"
+    local result = run({ "status" }, stopped)
+    assert.equal(69, result.exit)
+    local command = assert(result.err:match "`nightshift (%S+)` says what to do", result.err)
+    result = run({ command }, stopped)
+    assert.equal(69, result.exit)
+    assert.matches("^fail  server .*/nonexistent/s.sock.*  → start the server", result.out)
+  end)
+
+  it("nothing is named where all is well", function()
+    assert.is_nil(run({ "status" }, (db.fresh())).out:find("next:", 1, true))
+  end)
 end)
 
 describe("completions", function()
@@ -398,7 +525,27 @@ end)
 -- What each command prints with --json, beside the table of doc/reference.md. A key of the table in
 -- brackets may be absent.
 describe("--json", function()
-  local url, handle, script, tried
+  local url, handle, script, tried, ran, facts
+
+  --- The fields of a class of the annotations.
+  local function fields_of(class)
+    local file <close> = assert(io.open "library/nightshift.lua")
+    local found, inside = {}, false
+    for line in file:lines() do
+      if line:find "^%-%-%-@class" then inside = line:match "^%-%-%-@class ([%w.]+)" == class end
+      local field = inside and line:match "^%-%-%-@field ([%w_]+)"
+      if field then found[field] = true end
+    end
+    return found
+  end
+
+  --- Compares the facts of `why`, and of what the job waits for, with the annotations.
+  local function compare_facts(fact, wrong)
+    for key in pairs(fact) do
+      if not facts[key] then wrong[#wrong + 1] = ("why (%s) has %s"):format(fact.kind, key) end
+    end
+    if fact.cause then compare_facts(fact.cause, wrong) end
+  end
 
   --- Rows of the table: {prints, always = {key = true}, known = {key = true}} by command, and of lists
   -- and objects inside by "command.key".
@@ -440,6 +587,7 @@ describe("--json", function()
   local function values(exit, argv, stdin)
     local words = table.move(argv, 1, #argv, 1, {})
     words[#words + 1] = "--json"
+    ran[argv[1]] = true
     local result = run(words, url, { stdin = stdin })
     assert.equal(exit, result.exit, table.concat(argv, " ") .. ": " .. result.err .. result.out)
     local list = {}
@@ -448,7 +596,7 @@ describe("--json", function()
   end
 
   setup(function()
-    tried = {}
+    tried, ran, facts = {}, {}, fields_of "nightshift.Why"
     url = db.fresh()
     handle = assert(nightshift.open(url))
     script = fixture.file("jobs.lua", [[return {
@@ -480,6 +628,11 @@ describe("--json", function()
         wrong[#wrong + 1] = "no row: " .. name
       else
         for _, value in ipairs(list) do compare(rows, name, value, wrong) end
+      end
+      if name == "why" then
+        assert.is_string(list[1].text)
+        list[1].text = nil
+        compare_facts(list[1], wrong)
       end
     end
     local dead = id("bad", 7, { max_attempts = 1 })
@@ -534,6 +687,8 @@ describe("--json", function()
     try("jobs", 0, { "jobs", "--state", "running" })
     try("tune", 0, { "tune", "--host", tostring(handle:stats().holders[1].id), "--workers", "2" })
     try("reload", 0, { "reload" })
+    try("health", 0, { "health" })
+    try("health", 1, { "health", "--host", "nowhere" })
     busy:signal "QUIT"
     busy:wait(20)
     try("resume", 1, { "resume", "mail", "nowhere", told, "--name", "good", "--all" })
@@ -556,6 +711,7 @@ describe("--json", function()
     local map = fixture.file("map.lua", [[return { table = "task", status = { column = "state", open = 0, done = 1,
       failed = 2, processing = 3 }, claimed_by = "by_whom" }]])
     try("adopt", 0, { "adopt", map })
+    try("status", 0, { "status" })
     try("adopt", 0, { "adopt", map, "--drain-into", "tasks", "--yes" })
     try("tune", 0, { "tune", "task", "--rate", "5" })
     try("audit", 0, { "audit", "--limit", "1000" })
@@ -574,6 +730,95 @@ describe("--json", function()
     table.sort(wrong)
     assert.same({}, wrong)
     assert.same({}, untried)
+    local none = { work = true, top = true, web = true, help = true, completion = true } -- the log of work has its own
+    for _, command in ipairs(parser._commands) do
+      local has = false
+      for _, option in ipairs(command._options) do has = has or option._name == "--json" end
+      assert.equal(not none[command._name], has, command._name)
+      assert.is_true(none[command._name] or ran[command._name], command._name)
+    end
+  end)
+end)
+
+-- What each command says to people, on a database with a host.
+describe("in words", function()
+  it("each command tells its outcome, and ends with its exit code", function()
+    local url = db.fresh()
+    local handle <close> = assert(nightshift.open(url))
+    local q, seen = handle:queue "mail", { work = true, top = true, web = true } -- which have specs of their own
+    local script = fixture.file("jobs.lua", [[return {
+      good = function(job) return { n = job.payload } end,
+      bad = function() return nil, "no luck" end,
+    }]])
+    local function id(...) return tostring(assert(q:push(...))) end
+    local function try(exit, argv, pattern)
+      local result = run(argv, url)
+      assert.equal(exit, result.exit, table.concat(argv, " ") .. ": " .. result.err .. result.out)
+      assert.matches(pattern, exit == 0 and result.out or result.out .. result.err)
+      seen[argv[1]] = true
+    end
+    local dead, done = id("bad", 7, { max_attempts = 1 }), id("good", 8)
+    local busy = server.start(url, script, { "--workers", "1" })
+    try(1, { "wait", dead, done }, ("^%s dead no luck\n%s done {\"n\":8}\n$"):format(dead, done))
+    try(0, { "init" }, "^the tables are of version %d+ already; procedures and views were made anew\n$")
+    try(0, { "migrate" }, "^the tables are of version %d+ already; procedures and views were made anew\n$")
+    try(0, { "health" }, "^host %d+ %(pid %d+ on [^ ]+%) lives; its last beat was %S+ ago\n$")
+    try(1, { "health", "--host", "nowhere" }, "^nightshift: there is no host 'nowhere'")
+    try(0, { "reload" }, "^host %d+ %(pid %d+ on [^ ]+%) runs %x+, as before\n$")
+    try(0, { "tune", "--host", tostring(handle:stats().holders[1].id), "--workers", "2" },
+      "^host %d+ %(pid %d+ on [^ ]+%): 2 workers, before 1\n$")
+    try(0, { "pause", "mail", "--name", "bad" }, "^mail paused\njobs named bad: paused\n$")
+    try(0, { "push", "mail", "good", "1", "--delay", "1h" }, "^%d+\n$")
+    try(1, { "resume", "nowhere" }, "^nightshift: nowhere: .*%(NOT_FOUND%)")
+    local later, other = id("good", 1, { delay = "1h" }), id("good", 2, { delay = "1h" })
+    try(0, { "status" }, "^QUEUE +READY .*\nmail +0 +3 .* paused\n.*\njobs named bad are paused, since .*\n *HOLDER ")
+    try(0, { "jobs", "--state", "dead" }, "^ *ID +QUEUE .*\n *" .. dead .. " +mail +bad +dead ")
+    try(0, { "errors" }, "^DEAD +RETRYING .*\n +1 +0 .* no luck\n$")
+    try(0, { "show", dead }, "^id +" .. dead .. "\n.*\nstate +dead\n.*\nrun 1 failed at ")
+    try(0, { "why", dead }, "^#" .. dead .. " 'bad' ended %S+ ago: dead %(failed%): no luck\n$")
+    try(0, { "update", later, "--priority", "5" }, "^" .. later .. " changed\n$")
+    try(0, { "reprioritise", later, "9" }, "^" .. later .. " with priority 9\n$")
+    try(0, { "deadline", later, "2h" }, "^" .. later .. " ")
+    try(1, { "signal", "999999999", "1" }, "^nightshift: there is no job 999999999")
+    try(0, { "signal", later, "1", "--name", "go" }, "^" .. later .. " is told 'go', and does not wait for a signal")
+    try(2, { "move", "else", "--queue", "mail" }, "^nightshift: 3 jobs would be moved; add %-%-yes to do it\n$")
+    try(0, { "move", "else", "--queue", "mail", "--yes" }, "^3 jobs moved\n$")
+    try(0, { "cancel", later }, "^" .. later .. " cancelled\n$")
+    try(0, { "delete", later }, "^" .. later .. " deleted\n$")
+    try(0, { "resume", "mail", "--name", "bad" }, "^mail resumed\njobs named bad: resumed\n$")
+    try(0, { "run-now", other }, "^" .. other .. " is ready\n$")
+    try(0, { "retry", done }, "^" .. done .. " retried; it had been done\n$")
+    try(1, { "retry", "999999999" }, "^nightshift: 999999999: .*%(NOT_FOUND%)")
+    try(0, { "wait", other, done }, ("^%s done {\"n\":2}\n%s done "):format(other, done))
+    try(0, { "audit", "--verb", "pause" }, "\n[^\n]+ pause +[^\n]*mail")
+    try(0, { "schedules" }, "^no schedules; handlers declare them")
+    try(0, { "retain", "mail", "--done", "1d" }, "^QUEUE +DONE .*\nall .*\nmail +1d0h ")
+    try(0, { "retention" }, "^QUEUE +DONE .*\nall .*\nmail +1d0h ")
+    try(0, { "prune", "--done", "0", "--dead", "0", "--yes" }, "^deleted %d+ jobs\n$")
+    try(1, { "remove-queue", "nowhere" }, "^nightshift: nowhere: .*%(NOT_FOUND%)")
+    try(0, { "remove-queue", "mail" }, "^mail removed\n$")
+    handle:execute "CREATE TABLE task (id INT AUTO_INCREMENT PRIMARY KEY, state INT NOT NULL, by_whom CHAR(35))"
+    handle:execute "INSERT INTO task (state) VALUES (0), (1)"
+    local map = fixture.file("map.lua", [[return { table = "task", status = { column = "state", open = 0, done = 1,
+      failed = 2, processing = 3 }, claimed_by = "by_whom" }]])
+    try(0, { "adopt", map }, "^task: 1 ready, 0 waiting, 0 running, 1 done, 0 dead\n")
+    try(0, { "tune", "task", "--rate", "5" }, "^task tuned\n$")
+    try(1, { "tune", "tasks", "--rate", "5" }, "'tasks' yet; did you mean 'task'%? %(NOT_FOUND%)\n$")
+    busy:signal "QUIT"
+    busy:wait(20)
+    try(0, { "rescue", "--wait", "0" }, "^0 jobs of 0 dead holders given back\n$")
+    try(1, { "health" }, "^nightshift: no host of this database runs on ")
+    try(0, { "version" }, "^nightshift  %S+\nschema +%d+\nlua +Lua 5%.4\nserver +%S+")
+    try(0, { "config" }, "\nurl +mysql://")
+    try(0, { "run", script, "good", "3" }, '^ack {"n":3}\n$')
+    try(1, { "run", script, "bad" }, "^fail: no luck\n")
+    try(0, { "help", "push" }, "^Usage: nightshift push ")
+    try(0, { "completion", "bash" }, "^_nightshift")
+    local doctor = run({ "doctor" }, url)
+    assert.is_true(doctor.exit == 0 or doctor.exit == 4, doctor.out)
+    assert.matches("^ok    server ", doctor.out)
+    seen.doctor = true
+    for _, command in ipairs(parser._commands) do assert.is_true(seen[command._name], command._name) end
   end)
 end)
 
@@ -591,9 +836,10 @@ describe("on a terminal", function()
     job:fail(("no luck, "):rep(20))
   end)
 
-  --- What a command writes on a terminal of 70 columns.
-  local function typed(command, env)
-    local status, out = proc.run { "script", "-qec", "stty cols 70; " .. command, "/dev/null", env = env }
+  --- What a command writes on a terminal, of 70 columns unless it is told.
+  local function typed(command, env, columns)
+    local status, out = proc.run { "script", "-qec", ("stty cols %d; %s"):format(columns or 70, command), "/dev/null",
+      env = env }
     assert.equal(0, status, out)
     return (out:gsub("\r\n", "\n"))
   end
@@ -638,6 +884,28 @@ describe("on a terminal", function()
     local text = typed(proc.program .. " cancel --queue crowd --yes --rate 9000", env)
     assert.matches("\r%[#* *%] +%d+%%  [%d,]+ jobs  [%d,]+/s  [%d.]+%l* left\27%[K", text)
     assert.matches("\r\27%[K5000 jobs cancelled\n$", text)
+    text = typed(proc.program .. " prune --done 0 --dead 0 --yes", env)
+    assert.matches("\r%[#* *%] +%d+%%  [%d,]+ jobs  [%d,]+/s  [%d.]+%l* left\27%[K", text)
+    assert.matches("\r\27%[Kdeleted 5000 jobs\n$", text)
+  end)
+
+  it("work --drain says how far it is, below its log, and what handlers print is whole", function()
+    local own = db.fresh()
+    local handle <close> = assert(nightshift.open(own))
+    local items = {}
+    for i = 1, 30 do items[i] = { "n", i } end
+    assert(handle:queue "crowd":push_many(items))
+    local script = fixture.file("jobs.lua", [[return { n = function(job)
+      print("said " .. job.payload)
+      require "nightshift.core".sleep(0.03)
+    end }]])
+    local command = ("%s work %s --workers 1 --drain-within 0"):format(proc.program, script)
+    local env = { NIGHTSHIFT_URL = own, TERM = "xterm" }
+    local text = typed(command, env, 90)
+    assert.matches("\r%[#+ *%] +%d+%%  %d+ of 30 jobs  %d+/s  %d+s left\27%[K\r", text)
+    assert.matches("\27%[Ksaid 30\n", text)
+    assert.matches("\r\27%[K\r[^#]*event=host.end [^\n]*\n$", text)
+    assert.is_nil(typed(command, { NIGHTSHIFT_URL = own, TERM = "dumb" }, 90):find("\27", 1, true))
   end)
 
   it("push --lines says how far it is, with the time that is left when stdin is a file", function()

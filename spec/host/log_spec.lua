@@ -154,11 +154,24 @@ describe("what a handler prints", function()
     many = function() for i = 1, 20000 do print("line " .. i) end end,
     long = function() io.write(("x"):rep(5000), "\n") end,
     child = function() os.execute "echo of a child; echo of its errors >&2" end,
+    piped = function()
+      for line in io.popen "{ echo of a child; echo of its errors >&2; } 2>&1":lines() do print(line) end
+    end,
+    poll = function(job)
+      print("look " .. job.polls)
+      if job.polls < 12 then return job:again(0) end
+    end,
+    flaky = function(job)
+      print "tries"
+      if job.attempts == 0 then return job:fail("no", { retry_in = 0 }) end
+    end,
   }]]
 
   local function run(names, ...)
     local ids = {}
-    for _, name in ipairs(names) do ids[name] = assert(q:push(name, nil, { max_attempts = 1 })) end
+    for _, name in ipairs(names) do
+      ids[name] = assert(q:push(name, nil, { max_attempts = name == "flaky" and 2 or 1 }))
+    end
     local h = host.spawn(url, SCRIPT, { "--drain-within", "500ms", ... })
     assert.equal(0, h:wait(60))
     local out, err = h:text()
@@ -232,9 +245,31 @@ describe("what a handler prints", function()
     assert.matches("^line %d+\nline .*\nline 20000\n$", output)
   end)
 
+  -- Failures of a job that was done at last stayed for ever.
   it("leaves nothing where done jobs leave no history", function()
-    run({ "say" }, "--history", "failed")
+    run({ "say", "poll", "flaky" }, "--history", "failed")
     assert.same({}, kept())
+  end)
+
+  -- Nothing was kept of runs that said "not yet".
+  it("of polls is kept as well, of the last ten", function()
+    local ids = run { "poll" }
+    local rows = kept()
+    assert.equal(10 + 1, #rows)
+    for i, row in ipairs(rows) do assert.same({ "printed", ("look %d\n"):format(i + 1) }, { row.kind, row.log }) end
+    local _, shown = proc.nightshift({ "show", ids.poll }, url)
+    assert.matches("\nrun 3, until %S+Z\n  output:\n    look 2\n\nrun 4, .*\n    look 11\n\noutput:\n    look 12\n$",
+      shown)
+    _, shown = proc.nightshift({ "show", ids.poll, "--json" }, url)
+    local outputs = nightshift.decode(shown).outputs
+    assert.same({ 10, 12, "look 11\n" }, { #outputs, outputs[10].run, outputs[10].log })
+    assert(handle:delete(ids.poll))
+    assert.same({}, kept())
+  end)
+
+  it("of a program that it reads from is kept, too", function()
+    local ids = run { "piped" }
+    assert.equal("of a child\nof its errors\n", handle:job(ids.piped).output)
   end)
 end)
 

@@ -611,7 +611,11 @@ describe("series:", function()
       for i, row in ipairs(rows "program") do minutes[i] = row.minutes end
       return minutes
     end)())
-    local sums = summed "program"
+    local sums, rate = summed "program", nil
+    for _, row in ipairs(assert(db._handle:execute("@report_rates", 5))) do
+      if row.queue == "program" then rate = row.ended end
+    end
+    assert.equal(5, rate)
     assert.is_true(sums.wait_max >= 0.05 and sums.wait_max < 60, sums.wait_max)
     assert.is_true(sums.run_max >= 0.05 and sums.run_max < 60, sums.run_max)
     sums.wait_max, sums.run_max = nil, nil

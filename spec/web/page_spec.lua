@@ -87,6 +87,15 @@ describe("nightshift web", function()
     host.stop(h)
   end)
 
+  it("shows how much was done, as a picture, a sentence and figures", function()
+    for span, words in pairs { ["1h"] = "1 hour", ["1d"] = "1 day", ["7d"] = "7 days" } do
+      local _, body = ask(p, "/?span=" .. span)
+      assert.is_truthy(body:find('aria-label="Throughput, last ' .. words .. ". done: at most ", 1, true))
+      assert.equal(3, select(2, body:gsub("<svg viewBox[^>]*role=\"img\"", "")))
+      assert.equal(3, select(2, body:gsub("<summary>Figures</summary>", "")))
+    end
+  end)
+
   it("pauses and resumes a queue by the forms of its pages", function()
     assert(handle:queue "mail":push "known")
     local status, body, at = act(p, "/queues", "/queues/pause", { queue = "mail" })

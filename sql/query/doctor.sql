@@ -43,7 +43,7 @@ SELECT id FROM nightshift_history LIMIT 0
 
 -- name: doctor_holders
 -- Every holder with the facts that tell whether it lives. Index: small tables; lease by holder.
-SELECT h.id, h.kind, h.host, h.pid, h.dead, h.version, h.workers, h.skew,
+SELECT h.id, h.kind, h.host, h.pid, h.dead, h.version, h.workers, h.skew, h.conflicts,
   {now} - h.beat AS silent,
   IS_FREE_LOCK(CONCAT('nightshift:', {here}, ':', h.id)) AS gone,
   (SELECT COUNT(*) FROM nightshift_lease l WHERE l.holder = h.id) AS leases

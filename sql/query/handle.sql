@@ -189,9 +189,10 @@ DO RELEASE_LOCK(CONCAT('nightshift:', {here}, ':', ?))
 
 -- name: holder_workers
 -- Params: workers that take jobs, that run one, that take no more, how often the scripts
--- have been loaded, workers that run older ones, holder. Key: PRIMARY; locks our own row
--- only. For report_holders.
-UPDATE nightshift_holder SET workers = ?, busy = ?, leaving = ?, loads = ?, old_scripts = ?
+-- have been loaded, workers that run older ones, conflicts by statement, holder. Key: PRIMARY; locks
+-- our own row only. For report_holders, doctor_holders.
+UPDATE nightshift_holder SET workers = ?, busy = ?, leaving = ?, loads = ?, old_scripts = ?,
+  conflicts = ?
 WHERE id = ?
 
 -- name: listen_in

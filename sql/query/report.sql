@@ -117,6 +117,19 @@ FROM ((SELECT DISTINCT job_id FROM nightshift_edge LIMIT ?)
 STRAIGHT_JOIN nightshift_job j ON j.id = e.job_id AND j.unmet > 0
 GROUP BY j.queue_id
 
+-- name: report_drain
+-- How many jobs are ready, and scheduled for the next microseconds: 5,000,000 of each at most.
+-- Params: [queue,…] or NULL: all, twice; microseconds; the queues again. Index: PRIMARY of queue, of
+-- ready, and of scheduled, a range. Locks: none.
+SELECT (SELECT COUNT(*) FROM (SELECT 1 FROM nightshift_ready r
+    JOIN nightshift_queue q ON q.id = r.queue_id AND NOT q.paused
+    WHERE r.job_id > 0 AND (? IS NULL OR JSON_CONTAINS(?, JSON_QUOTE(q.name)))
+    LIMIT 5000000) a)
+  + (SELECT COUNT(*) FROM (SELECT 1 FROM nightshift_scheduled s
+    JOIN nightshift_queue q ON q.id = s.queue_id AND NOT q.paused
+    WHERE s.run_at <= {now} + ? AND (? IS NULL OR JSON_CONTAINS(?, JSON_QUOTE(q.name)))
+    LIMIT 5000000) b) AS n
+
 -- name: report_ended
 -- Jobs of an outcome that ended since an instant, by queue, and the oldest of their ends: of the
 -- last ones, up to a number. Params: outcome, µs, how many are looked at. Index: outcome, a range,
@@ -459,6 +472,13 @@ LEFT JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = v.id
 LEFT JOIN {lease}
 WHERE j.id IS NOT NULL OR f.id IS NOT NULL
 
+-- name: report_outputs
+-- What runs of a job have printed that have not failed, oldest first. Params: job id. Index: attempt
+-- PRIMARY. Locks: none.
+SELECT run, ended, log FROM nightshift_attempt
+WHERE job_id = ? AND kind = 'printed'
+ORDER BY run
+
 -- name: report_owed
 -- Sessions of this database that tell which verdicts their hosts owe (told: see holder_owes).
 -- And sessions in which hosts and programs work, with the state of their waits. Params: none.
@@ -512,6 +532,17 @@ LEFT JOIN nightshift_minute m FORCE INDEX (PRIMARY)
 UNION ALL
 SELECT NULL, FALSE, pushed FROM nightshift_minute
 WHERE minutes = 0 AND at = 0 AND queue_id = 0
+
+-- name: report_rates
+-- Jobs that have ended in each queue, in so many minutes up to the last that has been over for 15
+-- seconds. Params: how many. Index: PRIMARY of minute, a range of its last minutes. Locks: none.
+SELECT STRAIGHT_JOIN q.name AS queue,
+  CAST(SUM(m.done + m.dead + m.cancelled) AS SIGNED) AS ended
+FROM (SELECT CAST(? AS SIGNED) AS n, ({now} - 15000000) DIV 60000000 * 60000000 AS told) s
+JOIN nightshift_minute m FORCE INDEX (PRIMARY)
+  ON m.minutes = 1 AND m.at >= s.told - s.n * 60000000 AND m.at < s.told
+JOIN nightshift_queue q FORCE INDEX (PRIMARY) ON q.id = m.queue_id
+GROUP BY q.id
 
 -- name: report_reload
 -- Hosts that are not known dead, with the outcome of the last reading of their scripts. age: µs

@@ -9,6 +9,12 @@
 INSERT INTO nightshift_attempt (job_id, run, kind, ended, holder, started, worker, error, log)
 VALUES (?, ?, ?, {now}, ?, {now} - ?, ?, ?, ?)
 
+-- name: settle_attempts
+-- Params: [id,…] of jobs that leave no history. Key: PRIMARY of attempt, by its job. The rows of
+-- earlier runs.
+DELETE a FROM JSON_TABLE(?, {ids}) v
+STRAIGHT_JOIN nightshift_attempt a FORCE INDEX (PRIMARY) ON a.job_id = v.id
+
 -- name: settle_back
 -- Array-bound. Params: queue, rank, ready_at, job, run, alone, kind. A job that was
 -- never begun enters ready where it was, below the floors of all. Key: PRIMARY.
@@ -202,6 +208,14 @@ FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$[0]', nonce BIGINT PATH '$[1
   crashes INT UNSIGNED PATH '$[7]')) v
 JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.dead
 JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = j.id
+
+-- name: settle_outputs
+-- Params: job. Key: PRIMARY of attempt, rows of one job. Of runs that have said "not yet" the last
+-- ten keep what they have printed.
+DELETE a FROM (SELECT job_id, run FROM nightshift_attempt
+  WHERE job_id = ? AND kind = 'printed' ORDER BY run DESC LIMIT 1 OFFSET 10) o
+STRAIGHT_JOIN nightshift_attempt a FORCE INDEX (PRIMARY) ON a.job_id = o.job_id AND a.run <= o.run
+WHERE a.kind = 'printed'
 
 -- name: settle_parked
 -- Params: [[meaning of a failed child,live children,job,phases],…]. Key: PRIMARY of job, one

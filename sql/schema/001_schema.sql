@@ -235,7 +235,8 @@ CREATE TABLE nightshift_listener (
 -- process ids. For people, told with a delay of a few seconds; NULL: no host, or it has not
 -- said yet: workers: that take jobs. busy: that run one, whether they take more or not.
 -- leaving: that take no more and still run one. scripts: counts the loadings of scripts. skew: how
--- far the clock of its machine was ahead of the server's at its last beat.
+-- far the clock of its machine was ahead of the server's at its last beat. conflicts:
+-- [["settle_lock",deadlocks,lock waits],…], after which its transactions have run again.
 CREATE TABLE nightshift_holder (
   id BIGINT NOT NULL PRIMARY KEY,
   kind ENUM('host','handle') NOT NULL,
@@ -253,7 +254,8 @@ CREATE TABLE nightshift_holder (
   leaving INT UNSIGNED NULL,
   loads INT UNSIGNED NULL,
   old_scripts INT UNSIGNED NULL,
-  skew BIGINT NULL
+  skew BIGINT NULL,
+  conflicts TEXT NULL
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin
 
 -- name: create_past_holder
@@ -404,8 +406,8 @@ CREATE TABLE nightshift_retention (
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin
 
 -- name: create_attempt
--- A failed, crashed or lost attempt; or a run that is done and has printed: its log. A poll leaves
--- no row. started, worker: as in finished.
+-- A failed, crashed or lost attempt; or a run that is done, or a poll, and has printed: its log. Of
+-- polls the last ten keep theirs. started, worker: as in finished.
 CREATE TABLE nightshift_attempt (
   job_id BIGINT NOT NULL,
   run INT UNSIGNED NOT NULL,

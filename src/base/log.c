@@ -383,22 +383,58 @@ void ns_log(ns_level level, const char *event, const ns_field *fields, size_t n)
   pthread_mutex_unlock(&logger.lock);
 }
 
+/* The line below all others. */
+static struct {
+  pthread_mutex_t lock;
+  char text[NS_LOG_FOOT];
+} foot = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
 /* Writes all of it, however long that takes; false: it cannot be written. */
-static bool put_lines(const char *lines, size_t n) {
-  struct pollfd p = {STDERR_FILENO, POLLOUT, 0};
-  if (logger.form == NS_FORM_JOURNAL)
-    return send_records(lines, n, -1);
+static bool put_bytes(const char *p, size_t n) {
+  struct pollfd ready = {STDERR_FILENO, POLLOUT, 0};
   while (n > 0) {
-    ssize_t got = write(STDERR_FILENO, lines, n);
+    ssize_t got = write(STDERR_FILENO, p, n);
     if (got >= 0) {
-      lines += got;
+      p += got;
       n -= (size_t)got;
     } else if (errno == EAGAIN) /* another process that shares the pipe has made it non-blocking */
-      poll(&p, 1, -1);
+      poll(&ready, 1, -1);
     else if (errno != EINTR)
       return false;
   }
   return true;
+}
+
+/* The cursor goes back to its beginning: what other processes write takes its place. */
+static void put_foot(void) {
+  char text[NS_LOG_FOOT + 8];
+  int n = snprintf(text, sizeof text, "\r%s\x1b[K\r", foot.text);
+  put_bytes(text, (size_t)n);
+}
+
+void ns_log_foot(const char *text) {
+  for (int i = 0; pthread_mutex_trylock(&foot.lock) != 0; i++) {
+    if (text[0] != '\0' || i == 20) /* lines are being written, perhaps for long */
+      return;
+    ns_sleep_us(5000);
+  }
+  snprintf(foot.text, sizeof foot.text, "%s", text);
+  if (is_writable(0))
+    put_foot();
+  pthread_mutex_unlock(&foot.lock);
+}
+
+static bool put_lines(const char *lines, size_t n) {
+  static const char clear[] = "\r\x1b[K";
+  bool ok;
+  if (logger.form == NS_FORM_JOURNAL)
+    return send_records(lines, n, -1);
+  pthread_mutex_lock(&foot.lock);
+  ok = (foot.text[0] == '\0' || put_bytes(clear, strlen(clear))) && put_bytes(lines, n);
+  if (foot.text[0] != '\0')
+    put_foot();
+  pthread_mutex_unlock(&foot.lock);
+  return ok;
 }
 
 bool ns_log_spool(void) {

@@ -65,6 +65,12 @@ void ns_log_flush(int64_t us);
 ** server's; no decision may go by it. */
 int64_t ns_log_wall(void);
 
+/* On a terminal with a spool: the line that stays below all others, up to NS_LOG_FOOT bytes. It is
+** left out while lines are being written, or while the terminal takes nothing. "": there is none
+** any more; for that, lines that are being written are waited for, 0.1 s at most. */
+#define NS_LOG_FOOT 128
+void ns_log_foot(const char *text);
+
 /* Whether a line of this level would be shown; for lines that cost work. */
 bool ns_log_on(ns_level level);
 

@@ -182,3 +182,15 @@ ns_counters ns_count(const ns_db *db) {
   ns_db_add_slow(db, &sum);
   return sum;
 }
+
+/* ---------------------------------------------------- what a prune calls */
+
+void ns_between(ns_db *db, bool (*on)(void *arg), void *arg) {
+  db->goes_on = on;
+  db->goes_on_arg = arg;
+}
+
+void ns_prune_tell(ns_db *db, void (*fn)(void *arg, int64_t deleted), void *arg) {
+  db->pruned = fn;
+  db->pruned_arg = arg;
+}

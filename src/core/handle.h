@@ -82,6 +82,8 @@ struct ns_db {
   struct ns_retention *retention; /* what it goes by; owned; NULL: not read yet */
   bool (*goes_on)(void *arg); /* between its transactions; NULL: as it is */
   void *goes_on_arg;
+  void (*pruned)(void *arg, int64_t deleted); /* behind each of them; NULL: nothing is */
+  void *pruned_arg;
   ns_listener *waiter; /* second connection of an embedded waiting claim */
   ns_action action;    /* of people */
   ns_counters count;

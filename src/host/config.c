@@ -16,7 +16,7 @@
 
 /* The plain options as read, before they are checked. */
 typedef struct asked {
-  int64_t workers, drain_within, drain_timeout, memory, recycle, recycle_memory,
+  int64_t workers, drain_within, drain_timeout, progress, memory, recycle, recycle_memory,
           max_children;
   bool drain, keep_env, strict, forget_done, allow_setuid, log_done;
   const char *log, *output, *url, *user, *shared, *isolation, *http;
@@ -33,6 +33,7 @@ static const nsl_field fields[] = {{"files", NSL_TABLE, 0},
                                    {"drain", NSL_BOOL, offsetof(asked, drain)},
                                    {"drain_within", NSL_INT, offsetof(asked, drain_within)},
                                    {"drain_timeout", NSL_INT, offsetof(asked, drain_timeout)},
+                                   {"progress", NSL_INT, offsetof(asked, progress)},
                                    {"keep_env", NSL_BOOL, offsetof(asked, keep_env)},
                                    {"user", NSL_CSTR, offsetof(asked, user)},
                                    {"allow_setuid", NSL_BOOL, offsetof(asked, allow_setuid)},
@@ -132,6 +133,7 @@ static ns_status read_plain(lua_State *L, int idx, nsh_config *cfg,
   cfg->drain = a.drain;
   cfg->drain_within = a.drain_within;
   cfg->drain_timeout = a.drain_timeout;
+  cfg->progress = a.progress;
   cfg->user = a.user;
   cfg->allow_setuid = a.allow_setuid;
   cfg->memory = a.memory;

@@ -54,6 +54,7 @@ typedef struct nsh_config {
   bool strict;           /* by priority, and in the order of 'queues', only */
   bool forget_done;      /* done jobs without a parent leave no history */
   bool drain;            /* end when there is nothing left to do */
+  int64_t progress;      /* jobs that a drain has before it, shown on a terminal; 0: nothing is */
   int64_t drain_within;  /* µs: jobs due sooner count as left to do */
   int64_t drain_timeout; /* µs a stopping host waits for running handlers */
   const char *user;      /* of zygotes and workers; NULL: the host's own */

@@ -396,6 +396,8 @@ static void run_loop(nsh_host *h) {
   nsh_mode_check(h);
   nsh_loop_run(&h->loop);
   nsh_messages_sum_up(&h->pools, ns_mono_us());
+  if (h->shown_at != 0)
+    ns_log_foot("");
   ns_log(NS_LOG_INFO, "host.end",
          NS_FIELDS(ns_fi("code", h->code), ns_fi("done", h->pools.tally.done),
                    ns_fi("failed", h->pools.tally.failed),

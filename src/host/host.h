@@ -306,6 +306,7 @@ typedef struct nsh_host {
   int64_t handlers;
   int64_t pinged; /* when the zygotes were */
   bool drained;   /* nothing was left to do */
+  int64_t shown_from, shown_at; /* monotonic: since when progress is shown, and last; 0: never */
   bool keeper_gone;
   bool ready; /* host.ready has been logged */
   unsigned told; /* the service manager: mode and facts as of its last status */

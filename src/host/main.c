@@ -28,8 +28,9 @@ static void free_known(void *p) {
 Runs a host until it is told to stop. Messages go to stderr.
 @function work
 @tparam table config files, workers, queues, drain, drain_within (µs),
-drain_timeout (µs), memory (bytes per job), recycle (jobs), recycle_memory (bytes), max_children,
-isolation, user, log, output, log_done, http (ADDRESS:PORT), url, connection
+drain_timeout (µs), progress (jobs that a drain has before it), memory (bytes per job),
+recycle (jobs), recycle_memory (bytes), max_children, isolation, user, log, output, log_done,
+http (ADDRESS:PORT), url, connection
 @treturn integer exit code
 @treturn string|nil with `drain`, and when nothing was left to do: the names it can run,
 a line each

@@ -141,6 +141,44 @@ bool nsh_mode_beat(void *arg) {
   return true;
 }
 
+/* --------------------------------------------------------------- for a terminal */
+
+#define FOOT_GAP (NS_SECOND / 5)
+
+static const char *describe_span(char text[32], int64_t s) {
+  if (s >= 3600)
+    snprintf(text, 32, "%lldh%lldm", (long long)(s / 3600), (long long)(s % 3600 / 60));
+  else if (s >= 60)
+    snprintf(text, 32, "%lldm%llds", (long long)(s / 60), (long long)(s % 60));
+  else
+    snprintf(text, 32, "%llds", (long long)s);
+  return text;
+}
+
+/* With --drain: how much is done, how fast, and how long the rest takes. Runs count: jobs that fail
+** more than once are as many. */
+static void show_progress(nsh_host *h, int64_t now) {
+  static const char bar[] = "####################";
+  const nsh_tally *t = &h->pools.tally;
+  int64_t done = t->done + t->failed + t->crashed;
+  int64_t total = done > h->cfg->progress ? done : h->cfg->progress;
+  double took = (double)(now - h->shown_from) / NS_SECOND;
+  char text[NS_LOG_FOOT];
+  char left[32];
+  if (h->cfg->progress == 0 || now - h->shown_at < FOOT_GAP)
+    return;
+  if (h->shown_at == 0)
+    h->shown_from = now;
+  h->shown_at = now;
+  if (done == 0 || now == h->shown_from)
+    return;
+  snprintf(text, sizeof text, "[%-20.*s] %3lld%%  %lld of %lld jobs  %lld/s  %s left",
+           (int)(done * 20 / total), bar, (long long)(done * 100 / total), (long long)done,
+           (long long)total, (long long)((double)done / took),
+           describe_span(left, (int64_t)((double)(total - done) * took / (double)done)));
+  ns_log_foot(text);
+}
+
 /* ------------------------------------------------------------ the next mode */
 
 static void enter_mode(nsh_host *h, nsh_mode m, int64_t max) {
@@ -334,5 +372,6 @@ void nsh_mode_check(nsh_host *h) {
     return;
   check_deadline(h, now);
   tell_service(h);
+  show_progress(h, now);
   arm_timer(h, now);
 }

@@ -254,7 +254,7 @@ typedef struct ns_verdict {
   ns_bytes error;    /* FAIL, DISCARD, CRASH, MISSING; AGAIN that is the end */
   ns_bytes state;    /* AGAIN: JSON text; absent keeps the last one */
   ns_bytes log;      /* last log lines, kept with a failed attempt, ... */
-  bool printed;      /* ... and with a run that is done: its handler has printed */
+  bool printed;      /* ... and with one that is done or says "not yet": it has printed */
   int64_t delay;     /* FAIL, AGAIN: µs; -1: the job's backoff */
   ns_bytes signal;   /* WAIT: for this signal, with 'delay' as the deadline (-1:
                      ** none); absent: for the children */

@@ -133,4 +133,8 @@ ns_status ns_run_now(ns_db *db, int64_t id, ns_err *err);
 ** has not finished). */
 ns_status ns_prune_tree(ns_db *db, int64_t id, int64_t *deleted, ns_err *err);
 
+/* From now on 'fn' is called behind each transaction of a prune, with the number of deleted jobs so
+** far. It does not use the handle. NULL: nothing is called. */
+void ns_prune_tell(ns_db *db, void (*fn)(void *arg, int64_t deleted), void *arg);
+
 #endif

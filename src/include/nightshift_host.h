@@ -53,12 +53,21 @@ ns_status ns_ping(ns_db *db, ns_err *err);
 /* Is a transaction of the caller open? */
 bool ns_in_transaction(const ns_db *db);
 
+/* How often a transaction has run again for a conflict of one statement with other sessions. */
+typedef struct ns_conflict {
+  char statement[40]; /* its name; "": the place is free; "other": all without a place or name */
+  int64_t deadlocks, lock_waits;
+} ns_conflict;
+
+#define NS_CONFLICTS 8 /* statements */
+
 /* Counters of this handle since it was opened. */
 typedef struct ns_counters {
   int64_t deadlocks, lock_waits, changed; /* 1213, 1205, 1020: all retried */
   int64_t reconnects, pushed, claimed, settled, stale, sweeps, rings;
   int64_t swept; /* µs that the sweeps took */
   int64_t slow, slowest; /* answers that took longer than NS_SLOW; µs of the longest */
+  ns_conflict conflicts[NS_CONFLICTS];
 } ns_counters;
 
 ns_counters ns_count(const ns_db *db);

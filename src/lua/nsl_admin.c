@@ -118,6 +118,15 @@ static int db_migrate(lua_State *L) {
   return 1;
 }
 
+/* What is raised in the function, at index 5, does not stop a prune. */
+static void tell_deleted(void *arg, int64_t deleted) {
+  lua_State *L = arg;
+  lua_pushvalue(L, 5);
+  lua_pushinteger(L, deleted);
+  if (lua_pcall(L, 1, 0, 0) != LUA_OK)
+    lua_pop(L, 1);
+}
+
 /***
 Deletes old history in small batches.
 @function db:prune
@@ -125,6 +134,7 @@ Deletes old history in small batches.
 rules of retention say
 @tparam integer keep_dead the same for dead and cancelled ones
 @tparam[opt=0] integer max_batches 0: until nothing is left
+@tparam[opt] function told called behind each batch with the number so far
 @return rows deleted, or nil, message, code
 */
 static int db_prune(lua_State *L) {
@@ -134,8 +144,12 @@ static int db_prune(lua_State *L) {
   int64_t done = luaL_checkinteger(L, 2);
   int64_t dead = luaL_checkinteger(L, 3);
   lua_Integer batches = luaL_optinteger(L, 4, 0);
+  ns_status st;
   luaL_argcheck(L, batches >= 0, 4, "must not be negative");
-  if (ns_prune(db, done, dead, (size_t)batches, &deleted, &err) != NS_OK)
+  ns_prune_tell(db, lua_isfunction(L, 5) ? tell_deleted : NULL, L);
+  st = ns_prune(db, done, dead, (size_t)batches, &deleted, &err);
+  ns_prune_tell(db, NULL, NULL);
+  if (st != NS_OK)
     return nsl_fail(L, &err);
   lua_pushinteger(L, deleted);
   return 1;

@@ -112,24 +112,46 @@ function context.connect(args, extra)
     return db
   end
   local exit = code == "INVALID" and context.CONFIG or context.exit_of(code)
-  context.fail(exit, "%s; %s", with_code(message, code), context.origin(args))
+  local more = code == "GONE" and "; `nightshift doctor` says what to do" or ""
+  context.fail(exit, "%s%s; %s", with_code(message, code), more, context.origin(args))
+end
+
+--- The name in a set that is most like another. Names that differ in digits alone are not mistaken
+-- for each other. nil: none is like it, or it is there itself.
+---@param name string
+---@param known table<string, boolean>
+---@return string|nil
+function context.near(name, known)
+  if known[name] then return nil end
+  local bare, others = name:gsub("%d", ""), {}
+  for one in pairs(known) do
+    if one:gsub("%d", "") ~= bare then others[one] = true end
+  end
+  return options.nearest(name, others)
 end
 
 --- Is there a queue whose name is like that of none? Its name; nil: the queue is there, or none is
--- like it. Names that differ in digits alone are not mistaken for each other.
+-- like it.
 ---@param db nightshift.Db
 ---@param name string|nil
 ---@return string|nil
 function context.near_queue(db, name)
   local rows = name and db._handle:execute "@queue_list"
   if not rows then return nil end
-  local known, bare = {}, name:gsub("%d", "")
-  for _, row in ipairs(rows) do
-    local there = row.id > 0 and row.removed ~= 1
-    if there and row.name == name then return nil end
-    if there and row.name:gsub("%d", "") ~= bare then known[row.name] = true end
-  end
-  return options.nearest(name, known)
+  local known = {}
+  for _, row in ipairs(rows) do known[row.name] = row.id > 0 and row.removed ~= 1 or nil end
+  return context.near(name, known)
+end
+
+--- Has no live host a handler of this name, but one with a name that is like it? Its name.
+---@param db nightshift.Db
+---@param name string|nil
+---@return string|nil
+function context.near_name(db, name)
+  local names = name and require("nightshift.report.hosts").names(db._handle)
+  local known = {}
+  for _, one in ipairs(names or {}) do known[one] = true end
+  return name and context.near(name, known)
 end
 
 --- "; did you mean 'x'?", or "".
@@ -137,12 +159,15 @@ end
 ---@return string
 function context.tip(near) return near and ("; did you mean '%s'?"):format(near) or "" end
 
---- Says on stderr that the queue may be mistyped.
+--- Says on stderr that the queue, or the name of a job, may be mistyped.
 ---@param db nightshift.Db
+---@param queue string|nil
 ---@param name string|nil
-function context.suggest_queue(db, name)
-  local near = context.near_queue(db, name)
-  if near then context.complain("there is no queue '%s'%s", options.shown(name), context.tip(near)) end
+function context.suggest(db, queue, name)
+  local near = context.near_queue(db, queue)
+  if near then context.complain("there is no queue '%s'%s", options.shown(queue), context.tip(near)) end
+  near = context.near_name(db, name)
+  if near then context.complain("no live host has a handler '%s'%s", options.shown(name), context.tip(near)) end
 end
 
 --- A JSON argument as a value; "-" reads it from stdin.

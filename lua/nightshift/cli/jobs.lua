@@ -214,7 +214,7 @@ function commands.jobs(args)
   local list, more, code = db:jobs(given)
   context.must(list, more, code)
   print_list(args, db, list, job_columns, "no such jobs")
-  if #list == 0 then context.suggest_queue(db, args.queue) end
+  if #list == 0 then context.suggest(db, args.queue, args.name) end
   if more and more.looked then
     context.complain("looked at %d jobs, down to id %d; --after %d goes on", more.looked, more.after, more.after)
   elseif more and not args.json then
@@ -246,7 +246,7 @@ function commands.errors(args)
   local list, more, code = db:errors(given)
   context.must(list, more, code)
   print_list(args, db, list, error_columns, "no errors")
-  if #list == 0 then context.suggest_queue(db, args.queue) end
+  if #list == 0 then context.suggest(db, args.queue, args.name) end
   if more then context.complain("looked at %d jobs; --look %d looks at more", more.looked, more.looked * 10) end
 end
 
@@ -295,7 +295,8 @@ local function tell_attempt(line, attempt)
   if attempt.log then tell_lines(line, "  log", attempt.log) end
 end
 
---- Everything about a job: as db:job, with its tree, failed attempts, and jobs that wait for it.
+--- Everything about a job: as db:job, with its tree, failed attempts, what other runs have printed,
+-- and jobs that wait for it.
 ---@param db nightshift.Db
 ---@param id integer
 ---@return table|nil
@@ -309,6 +310,13 @@ function jobs.facts(db, id)
   info.failures, message, code = report.attempts(db._handle, id)
   if not info.failures then return nil, message, code end
   core.array(info.failures)
+  local outputs
+  outputs, message, code = report.outputs(db._handle, id)
+  if not outputs then return nil, message, code end
+  info.outputs = core.array {}
+  for _, run in ipairs(outputs) do
+    if not info.finished_at or run.run ~= info.run then table.insert(info.outputs, run) end
+  end
   info.waiters, message, code = report.waiters(db._handle, id, 20)
   if not info.waiters then return nil, message, code end
   return info
@@ -332,6 +340,10 @@ function jobs.tell(info, line, first)
   if info.tree.total > 1 then line(("%-13s %s"):format("tree", tree.progress(info.tree))) end
   if #info.waiters > 0 then line(("%-13s %s"):format("waited for by", table.concat(info.waiters, " "))) end
   for _, attempt in ipairs(info.failures) do tell_attempt(line, attempt) end
+  for _, run in ipairs(info.outputs) do
+    line(("\nrun %d, until %s"):format(run.run, output.time(run.ended)))
+    tell_lines(line, "  output", run.log)
+  end
   local last = info.failures[#info.failures]
   if info.output and not (last and last.run == info.run) then tell_lines(line, "\noutput", info.output) end
 end
@@ -375,10 +387,10 @@ local function filter_of(args)
   return next(given) ~= nil and given or nil
 end
 
---- Says that a filter has found nothing, and that its queue may be mistyped.
+--- Says that a filter has found nothing, and that its queue or name may be mistyped.
 local function found_none(db, args, queue)
   if args.json then output.json { found = 0, changed = 0, refused = 0 } else output.line "no such jobs" end
-  context.suggest_queue(db, queue)
+  context.suggest(db, queue, args.name)
 end
 
 --- The verb on all jobs of a filter; a terminal is told how far it is.

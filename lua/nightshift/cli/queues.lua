@@ -231,6 +231,96 @@ local function show_queues(stats)
   end
 end
 
+-- ------------------------------------------------------- what to ask next
+
+-- The status is asked for without a job's id. So it ends with a line for each cause that keeps jobs
+-- from running. The line has the command that goes on from there: "next: COMMAND  # cause".
+
+local LATE <const> = 60 -- s that a ready job may wait
+local LOOKED <const> = 200 -- of dead jobs, and of scheduled ones, for their errors
+local KINDS <const> = 3 -- of errors
+local LINES <const> = 10
+
+--- A name as a shell takes it; nil: it cannot be typed.
+local function word(name)
+  if name:find "^[%w_][%w_.:@/-]*$" then return name end
+  if name:find "^%-" or name:find "[\n\t]" or output.safe(name) ~= name then return nil end
+  return "'" .. name:gsub("'", "'\\''") .. "'"
+end
+
+--- " --queue mail"; "": the name cannot be typed.
+local function option(flag, name)
+  local text = word(name)
+  return text and (" %s %s"):format(flag, text) or ""
+end
+
+local function add_paused(add, stats)
+  if stats.paused.all then add("resume --all", "every queue is paused") end
+  for _, row in ipairs(stats.paused.names) do
+    local shown = output.one_line(row.name, 60)
+    if word(row.name) then add("resume" .. option("--name", row.name), ("jobs named '%s' are paused"):format(shown)) end
+  end
+  for _, row in ipairs(stats.queues) do
+    if row.paused and word(row.name) and row.ready + row.scheduled + row.waiting > 0 then
+      add("resume" .. option("--queue", row.name), ("queue '%s' is paused"):format(output.one_line(row.name, 60)))
+    end
+  end
+end
+
+--- Gives the queues with jobs that no host has a handler for.
+local function add_unserved(add, stats)
+  local queues_of = {}
+  for _, row in ipairs(stats.unserved) do
+    local state = row.n > row.later and "ready" or "scheduled"
+    queues_of[row.queue] = true
+    add(("jobs --state %s%s%s"):format(state, option("--queue", row.queue), option("--name", row.name)),
+      ("no live host has a handler for '%s'"):format(output.one_line(row.name, 60)))
+  end
+  return queues_of
+end
+
+--- The most frequent errors of the last day; an account that may not look at them gets none.
+local function add_errors(add, db)
+  for _, kind in ipairs(db:errors { since = "1d", look = LOOKED, limit = KINDS } or {}) do
+    local counts = {}
+    if kind.dead > 0 then counts[1] = kind.dead .. " dead" end
+    if kind.retrying > 0 then counts[#counts + 1] = kind.retrying .. " to be tried again" end
+    add("why " .. kind.id, ("%s: %s"):format(table.concat(counts, ", "), output.one_line(kind.error, 80)))
+  end
+end
+
+--- Ready jobs of queues that are not paused, and have handlers.
+local function add_late(add, stats, unserved)
+  local waits = 0
+  for _, row in ipairs(stats.queues) do waits = waits + (row.paused and 0 or row.ready) end
+  if #stats.holders == 0 then
+    if waits > 0 then add("jobs --state ready", "jobs are ready, and no host or program claims them") end
+    return
+  end
+  for _, row in ipairs(stats.queues) do
+    if not row.paused and not unserved[row.name] and row.oldest and row.oldest > LATE then
+      add("jobs --state ready" .. option("--queue", row.name), ("a job of queue '%s' has been ready for %s"):format(
+        output.one_line(row.name, 60), output.span(row.oldest)))
+    end
+  end
+end
+
+local function show_next(db, stats)
+  local lines = {}
+  local function add(command, cause) lines[#lines + 1] = ("next: nightshift %s  # %s"):format(command, cause) end
+  add_paused(add, stats)
+  local unserved = add_unserved(add, stats)
+  for _, row in ipairs(stats.holders) do
+    if row.unsettled then
+      add("doctor", "the database does not take verdicts")
+      break
+    end
+  end
+  if not stats.paused.all then add_late(add, stats, unserved) end
+  add_errors(add, db)
+  for i = 1, math.min(#lines, LINES) do output.line((i == 1 and "\n" or "") .. lines[i]) end
+end
+
 local WRONG = {
   nowhere = "jobs in no place", waits = "jobs that waited for nothing", unknown = "claims unknown to their holder",
   twice = "claimed jobs that were ready, too", key = "unique keys of no job",
@@ -284,6 +374,7 @@ function commands.status(args)
     output.line(("%d mended: %s, last %s"):format(row.n, WRONG[row.what] or row.what,
       output.time(row.last)))
   end
+  show_next(db, stats)
 end
 
 --- A queue, which an adopted table is, too.
@@ -329,11 +420,18 @@ end
 --- Jobs of a name; nil: every queue.
 local function pause_name(db, told, name, paused)
   local what = name and "jobs named " .. output.one_line(name, 100) or "every queue"
+  local near = name and paused and context.near_name(db, name)
   local changed, message, code = pauses.set(db._handle, name, paused)
   local row = { name = name, all = not name or nil, paused = paused, changed = changed }
   if changed == nil then return told.failed(row, what, message, code) end
   local text = changed and (paused and "paused" or "resumed") or paused and "paused before" or "not paused"
+  if changed == false and name and not paused then
+    local known = {}
+    for _, one in ipairs(context.must(pauses.list(db._handle)).names) do known[one.name] = true end
+    text = text .. context.tip(context.near(name, known))
+  end
   told.done(row, ("%s: %s"):format(what, text))
+  if near then context.complain("no live host has a handler '%s'%s", options.shown(name), context.tip(near)) end
 end
 
 local function set_paused(paused)

@@ -196,11 +196,14 @@ local function find_live(handle, what)
   if not rows then return nil, message end
   local machine, boot = first_line "/proc/sys/kernel/hostname", first_line "/proc/sys/kernel/random/boot_id"
   local best
+  local known = {}
   for _, row in ipairs(rows) do
+    known[row.host] = true
     if is_meant(row, what, machine, boot) and (not best or row.silent < best.silent) then best = row end
   end
   if not best then
-    return nil, what and ("there is no host '%s'"):format(what) or "no host of this database runs on " .. machine
+    return nil, what and ("there is no host '%s'%s"):format(what, context.tip(context.near(what, known)))
+      or "no host of this database runs on " .. machine
   elseif best.free == 1 then
     return nil, who(best) .. " is gone"
   elseif best.silent > SILENT then

@@ -68,11 +68,21 @@ end
 
 local DID = { pause = "paused", resume = "resumed", remove = "removed" }
 
+--- The schedule with a name that is like that of none.
+local function near_schedule(db, name)
+  local known = {}
+  for _, row in ipairs(db:schedules() or {}) do known[row.name] = true end
+  return context.near(name, known)
+end
+
 --- Does the verb to one.
 local function change(db, told, verb, name)
   local done, message, code = db["schedule_" .. verb](db, name)
   local row = { name = name }
-  if not done then return told.failed(row, output.one_line(name, 64), message, code) end
+  if not done then
+    local near = code == "NOT_FOUND" and near_schedule(db, name)
+    return told.failed(row, output.one_line(name, 64), message .. context.tip(near), code)
+  end
   if not DID[verb] then row.id = done end
   told.done(row, DID[verb] and ("%s %s"):format(name, DID[verb]) or tostring(done))
 end

@@ -203,7 +203,9 @@ function commands.retain(args)
   if args.queue then context.check_name("queue name", args.queue, options.MAX_QUEUE) end
   if next(given) == nil then context.fail(context.USAGE, "say what is kept: --done, --dead, --dead-count, …") end
   local db <close> = context.connect(args)
+  local near = context.near_queue(db, args.queue) -- before the rule makes the queue
   context.must(db:retain(args.queue, given))
+  if near then context.complain("there was no queue '%s' before%s", options.shown(args.queue), context.tip(near)) end
   print_rules(args, db)
 end
 
@@ -233,18 +235,18 @@ local function prune_tree(args)
   print_deleted(args, context.must(handle:prune { tree = args.tree }))
 end
 
---- Is there anything to delete? Without --yes it says how much, and ends. Rules by number, or of
--- queues, are not counted.
+--- How many jobs there are to delete; nil: it is not known, for rules by number, or of queues, are
+-- not counted. Without --yes it says how many, and ends.
 local function check_prunable(args, handle, given)
   local ages = given.done and given.dead and given or context.must(retention.ages(handle))
   if not ages then
-    if args.yes then return true end
+    if args.yes then return nil end
     context.fail(context.USAGE, "what `nightshift retention` does not keep would be deleted; add --yes to do it")
   end
   local counts = context.must(report.prunable(handle, given.done or ages.done, given.dead or ages.dead,
     given.dead or ages.cancelled))
-  if counts.done + counts.dead + counts.cancelled == 0 then return false end
-  if args.yes then return true end
+  local n = counts.done + counts.dead + counts.cancelled
+  if n == 0 or args.yes then return n end
   context.fail(context.USAGE, "%d done, %d dead, %d cancelled jobs would be deleted; add --yes to do it",
     counts.done, counts.dead, counts.cancelled)
 end
@@ -254,9 +256,13 @@ function commands.prune(args)
   if args.tree then return prune_tree(args) end
   local given = { done = age(args.done, "--done"), dead = age(args.dead, "--dead") }
   local db <close> = context.connect(args)
-  if not check_prunable(args, db._handle, given) then return print_deleted(args, 0) end
-  print_deleted(args, context.must(retention.prune(db._handle, given.done or retention.BY_RULE,
-    given.dead or retention.BY_RULE)))
+  local n = check_prunable(args, db._handle, given)
+  if n == 0 then return print_deleted(args, 0) end
+  local progress = output.progress("jobs", n)
+  local deleted, message, code = retention.prune(db._handle, given.done or retention.BY_RULE,
+    given.dead or retention.BY_RULE, progress.active and progress.show or nil)
+  progress.finish()
+  print_deleted(args, context.must(deleted, message, code))
 end
 
 -- ------------------------------------------------------------------- version

@@ -13,9 +13,8 @@ local options = require "nightshift.options"
 local output = require "nightshift.cli.output"
 local panes = require "nightshift.cli.panes"
 local report = require "nightshift.report"
+local series = require "nightshift.report.series"
 local units = require "nightshift.units"
-
-local counts_minutes, series = pcall(require, "nightshift.report.series")
 
 local top = { commands = {} }
 
@@ -96,7 +95,7 @@ function Top:look_minutes()
   local now = core.clock()
   if self.minutes_at and now - self.minutes_at < MINUTES_EVERY then return end
   self.minutes_at = now
-  local list = counts_minutes and series(self.db, 3600) or {}
+  local list = series(self.db, 3600) or {}
   self.minutes = {}
   local sum = 0
   for i, bucket in ipairs(list) do

@@ -198,6 +198,21 @@ local function read_tables(files, queues)
   return tables, queues
 end
 
+local NARROW = 80 -- columns that a line of progress wants
+
+--- With --drain on a terminal: how many jobs there are to run, at least 1. nil: that is not shown,
+-- as in a form of the log that is for programs, or with adopted tables, whose rows are not counted.
+local function drain_total(args, config)
+  local shown = config.drain and args.log ~= "json" and #config.adopt == 0 and (core.terminal(2) or 0) >= NARROW
+  if not shown or not require "nightshift.cli.output".progress "jobs".active then return nil end
+  local db <close> = context.connect(args)
+  local names = {}
+  for i, feed in ipairs(config.queues or {}) do names[i] = feed.name end
+  local list = config.queues and core.encode(core.array(names)) or core.null
+  local row = context.must(db._handle:execute("@report_drain", list, list, config.drain_within, list, list))[1]
+  return math.max(1, row.n)
+end
+
 local LEFT = 3 -- exit code: --drain left jobs that no script here can run
 
 --- With --drain, after a host that had nothing left to do: are there jobs that it could
@@ -257,6 +272,7 @@ function work.commands.work(args)
     context.fail(context.FAILURE, "work needs the program nightshift; this is plain Lua with the module only")
   end
   if is_second(host, args) then return 0 end
+  config.progress = drain_total(args, config)
   local code, known = host.work(config)
   if code == context.UNREACHABLE then context.complain("%s", context.origin(args)) end
   if code ~= 0 or not config.drain or known == nil then return code end

@@ -46,7 +46,7 @@ local ROLES = {
     also = "on each table that it adopts: SELECT, UPDATE; for prune and --drain-into DELETE, too (prune --into:"
       .. " INSERT on the target)",
     tables = {
-      { "nightshift_attempt", "SELECT(job_id, run, kind, holder), INSERT" },
+      { "nightshift_attempt", "SELECT(job_id, run, kind, holder), INSERT, DELETE" },
       { "nightshift_audit", "SELECT(id, jobs), INSERT, UPDATE(jobs)" },
       { "nightshift_child", "SELECT, INSERT" },
       { "nightshift_edge", "SELECT, INSERT, DELETE" },

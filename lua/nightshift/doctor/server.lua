@@ -362,19 +362,40 @@ function checks.transactions(seen)
     who, oldest.age, at, waiting), ("end it, or %s; idle_transaction_timeout=60 ends such ones"):format(kill), history
 end
 
+--- "; hosts here have run again for settle_lock (3), COMMIT (1)": conflicts of live hosts by
+-- statement, the most frequent first; "": there were none.
+---@param at integer the place of the number in a host's list
+local function of_hosts(seen, at)
+  local sums, names, texts = {}, {}, {}
+  for _, h in ipairs(doctor.holders(seen)) do
+    for _, conflict in ipairs(h.lives and h.conflicts and core.decode(h.conflicts) or {}) do
+      local name, n = conflict[1], conflict[at]
+      if n > 0 and not sums[name] then names[#names + 1] = name end
+      sums[name] = (sums[name] or 0) + n
+    end
+  end
+  table.sort(names, function(a, b) return sums[a] > sums[b] or sums[a] == sums[b] and a < b end)
+  for i, name in ipairs(names) do texts[i] = ("%s (%d)"):format(name, sums[name]) end
+  return #texts > 0 and "; hosts here have run again for " .. table.concat(texts, ", ") or ""
+end
+
 local WAITS = 1 -- seconds of a wait for a row that are worth a word
 
 function checks.waits(seen)
   local status = seen.status
   local past = ("%s waits for rows since the server's start, %s s at most"):format(status.innodb_row_lock_waits or "?",
-    units.fixed(number(status.innodb_row_lock_time_max) / 1000, 1))
+    units.fixed(number(status.innodb_row_lock_time_max) / 1000, 1)) .. of_hosts(seen, 3)
   local rows = ask(seen, "doctor_waits", WAITS)
   if not rows then return lacking(seen, "PROCESS", past) end
   local first = rows[1]
   if not first then return "ok", ("no session waits for a row now; %s"):format(past), nil, 0 end
-  local who, at, kill = session(first)
-  return "warn", ("session %d has waited for %d s for a row of %s (%s), which %s holds%s"):format(first.waiting,
-    first.waited, first.tab or "?", named(first.waits) or "?", who, at), ("end that transaction, or %s"):format(kill),
+  local texts = {}
+  for i, row in ipairs(rows) do
+    local who, at = session(row)
+    texts[i] = ("session %d has waited for %d s for a row of %s (%s), which %s holds%s"):format(row.waiting, row.waited,
+      row.tab or "?", named(row.waits) or "?", who, at)
+  end
+  return "warn", table.concat(texts, "; "), ("end that transaction, or %s"):format(select(3, session(first))),
     first.waited
 end
 
@@ -395,7 +416,7 @@ local MANY = 10 -- deadlocks a minute
 
 function checks.deadlocks(seen)
   local n, up = number(seen.status.innodb_deadlocks), math.max(number(seen.status.uptime), 60)
-  local found = ("%d since the server's start"):format(n)
+  local found = ("%d since the server's start%s"):format(n, of_hosts(seen, 2))
   if n == 0 then return "ok", "none " .. found:match "since.*", nil, 0 end
   local rows = ask(seen, "doctor_innodb")
   if not rows then return lacking(seen, "PROCESS", found) end

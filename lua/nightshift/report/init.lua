@@ -650,6 +650,11 @@ function report.attempts(handle, id)
   return units.rows(handle:execute("@report_attempts", id))
 end
 
+--- What runs have printed that have not failed, oldest first: of polls the last ten.
+function report.outputs(handle, id)
+  return units.rows(handle:execute("@report_outputs", id))
+end
+
 --- The last `limit` of them, newest first: of each error the beginning, of each log the end, so many
 -- characters.
 function report.last_attempts(handle, id, limit, characters)

@@ -402,7 +402,10 @@ end
 local function find(handle, name)
   local row = must(handle:execute("@source_find", name))[1]
   if row then return row end
-  fail("NOT_FOUND", "nobody has adopted a table '%s' yet", name)
+  local known = {}
+  for _, one in ipairs(must(handle:execute "@source_list")) do known[one.table] = true end
+  local near = options.nearest(name, known)
+  fail("NOT_FOUND", "nobody has adopted a table '%s' yet%s", name, near and ("; did you mean '%s'?"):format(near) or "")
 end
 
 --- Changes the settings of a known table: handle, name, and `given`, checked as TUNE.

@@ -78,7 +78,9 @@ main:focus { outline: none; }
 }
 .mark { width: 16px; height: 16px; fill: var(--accent); }
 .pages { display: flex; gap: 4px; margin: 0; padding: 0; list-style: none; }
-.pages a { display: block; padding: 8px 12px; border-radius: 6px; color: var(--dim); text-decoration: none; }
+.pages a {
+  display: block; padding: 8px 12px; border-radius: 6px; color: var(--dim); text-decoration: none; white-space: nowrap;
+}
 .pages a:hover { background: var(--raised); color: var(--text); }
 .pages a[aria-current] { background: var(--mark); color: var(--accent); font-weight: 600; }
 .search { position: relative; margin-left: auto; }
@@ -153,6 +155,7 @@ main { flex: 1; width: 100%; max-width: 1440px; margin: 0 auto; padding: 24px; }
 .table tbody tr + tr > * { border-top: 1px solid var(--line); }
 .table tbody th { font-weight: 600; }
 .table .number, .table .num { text-align: right; white-space: nowrap; }
+.table .number + :not(.number) { padding-left: 24px; }
 .table .tight { width: 1%; white-space: nowrap; }
 .table .end { text-align: right; }
 .table tbody tr:hover > *, .table tr[data-row].at > * { background: var(--mark); }
@@ -313,7 +316,8 @@ dialog::backdrop { background: rgb(0 0 0 / 40%); }
   .table.cards td[data-label]::before {
     content: attr(data-label); color: var(--dim); text-align: left; white-space: nowrap;
   }
-  .table.cards td:empty { display: none; }
+  .table.cards td:empty, .table.cards td.zero { display: none; }
+  .table.cards .number + :not(.number) { padding-left: 0; }
   .facts { grid-template-columns: 1fr; gap: 0; }
   .facts dd { margin: 0 0 8px; }
   .clip { max-width: 100%; }

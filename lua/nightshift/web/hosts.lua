@@ -27,7 +27,8 @@ end
 
 --- Bytes of a host with its workers; nil: it is on another machine. Pages that they share count for
 -- each.
-local function memory_of(row, machine)
+local function memory_of(row)
+  local machine = (read "/proc/sys/kernel/hostname" or ""):match "[^\n]*"
   if row.host ~= machine then return nil end
   local name = read(("/proc/%d/comm"):format(row.pid))
   local sum = name and name:find "^nightshift" and resident(row.pid)
@@ -67,14 +68,13 @@ local function load(context)
   local left
   left, message = unserved(handle)
   if not left then return nil, 503, message end
-  local machine = (read "/proc/sys/kernel/hostname" or ""):match "[^\n]*"
   local data = { hosts = {}, programs = {}, running = {}, by_host = {}, more = #running > SHOWN, unserved = {},
     readonly = context.readonly, now = context.now, workers_of = workers_of }
   for _, row in ipairs(holders) do
     local list = row.kind == "host" and data.hosts or data.programs
     list[#list + 1] = row
     if row.kind == "host" then
-      row.memory = memory_of(row, machine)
+      row.memory = memory_of(row)
       row.trouble = row.load_error and versions.failure(row, context.now - row.load_ended)
     end
   end
@@ -115,7 +115,7 @@ $(h.empty("No host is there, so no job is run. Start one with a file of handlers
 # end
 # for _, row in ipairs(hosts) do
 <section class="panel host" aria-labelledby="host-$(row.id)">
-<h2 id="host-$(row.id)">$(row.host) <span class="dim">process $(row.pid), host $(row.id)</span></h2>
+<h2 id="host-$(row.id)">$(row.host) <span class="more dim">process $(row.pid), host $(row.id)</span></h2>
 # if row.trouble then
 <p class="error">$(row.trouble)</p>
 # end
@@ -199,4 +199,5 @@ $(job.status)</td>
 # end
 ]==]
 
-return { path = "/hosts", title = "Hosts", nav = "hosts", load = load, body = BODY, actions = actions }
+return { path = "/hosts", title = "Hosts", nav = "hosts", load = load, body = BODY, actions = actions,
+  memory_of = memory_of }

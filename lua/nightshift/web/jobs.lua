@@ -124,7 +124,7 @@ end
 local function when(row)
   if row.finished_at then return "ended", row.finished_at end
   if row.state == "scheduled" then return "due", row.due end
-  if row.state == "running" and row.claimed then return "since", row.claimed end
+  if row.state == "running" and row.claimed then return "claimed", row.claimed end
   return "pushed", row.created
 end
 
@@ -146,6 +146,12 @@ local function note(row)
   if row.reason then return row.reason end
   if not row.unmet or row.unmet == 0 then return "" end
   return ("for %d job%s"):format(row.unmet, row.unmet == 1 and "" or "s")
+end
+
+--- It as HTML: one line, with all of it as the title. An empty one is nothing at all.
+local function noted(row)
+  local text = layout.escape(note(row))
+  return text == "" and "" or layout.raw(('<span class="clip" title="%s">%s</span>'):format(text, text))
 end
 
 --- One job by its id, as a list.
@@ -224,12 +230,14 @@ local function load(context, request)
   local query = request.query
   local given, message = filter_of(query)
   local data = { heading = "Jobs", query = query, given = given or query, states = STATES, sizes = SIZES, rows = {},
-    size = whole(text_of(query, "limit")) or ROWS, readonly = context.readonly, when = when, note = note, with = with }
+    size = whole(text_of(query, "limit")) or ROWS, readonly = context.readonly, when = when, noted = noted,
+    with = with }
   if not given then
     data.trouble = message
     return data
   end
-  data.filtered, data.verbs = next(given) ~= nil, verbs_for(given)
+  data.filtered, data.verbs, data.may = next(given) ~= nil, verbs_for(given), {}
+  for _, verb in ipairs(data.verbs) do data.may[verb.key] = true end
   if text_of(query, "verb") then return confirm(context, query, given, data) end
   local more
   data.rows, more = list(context, query, given, data)
@@ -462,8 +470,8 @@ local ROWS_OF <const> = [==[
 <td data-label="Queue"><a href="$(h.url("/jobs", with(given, { queue = row.queue })))">$(row.queue)</a></td>
 <td class="number" data-label="Priority">$(row.priority)</td>
 <td class="number" data-label="Failed">$(row.attempts)/$(row.max_attempts)</td>
-<td data-label="When"$(live("t", row))>$(word) $(h.time(at))</td>
-<td data-label="Note"$(live("n", row))><span class="clip">$(note(row))</span></td>
+<td data-label="When"$(live("t", row))><span>$(word) $(h.time(at))</span></td>
+<td data-label="Note"$(live("n", row))>$(noted(row))</td>
 </tr>
 # end
 </tbody></table></div></section>
@@ -473,11 +481,19 @@ local TICKED <const> = [==[
 <button class="unseen" name="verb" value="none" tabindex="-1" aria-hidden="true">Nothing</button>
 <fieldset class="panel"><legend>Ticked jobs</legend>
 <div class="toolbar">
+# if may.retry then
 <button name="verb" value="retry">Run again</button>
+# end
+# if may.run_now then
 <button name="verb" value="run_now">Run now</button>
+# end
+# if may.cancel then
 <button name="verb" value="cancel" class="button danger">Cancel</button>
+# end
+# if may.delete then
 <button name="verb" value="delete" class="button danger"
 data-confirm="Delete the ticked jobs, with all that is known of them?">Delete</button>
+# end
 </div>
 <details><summary>Priority, queue, due time, signal</summary>
 <div class="toolbar"><div class="field"><label for="jobs-priority">Priority</label><input id="jobs-priority"

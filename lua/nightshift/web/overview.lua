@@ -9,11 +9,11 @@ local admin = require "nightshift.source.admin"
 local chart = require "nightshift.web.chart"
 local hosts = require "nightshift.report.hosts"
 local layout = require "nightshift.web.layout"
+local memory_of = require("nightshift.web.hosts").memory_of
 local queues = require "nightshift.web.queues"
+local series = require "nightshift.report.series"
 local units = require "nightshift.units"
 local versions = require "nightshift.versions"
-
-local found, series = pcall(require, "nightshift.report.series") -- of minutes; without them no charts
 
 local SPANS <const> = { { "1h", 3600, "1 hour", 1 }, { "1d", 86400, "1 day", 15 }, { "7d", 604800, "7 days", 120 } }
 local STATES <const> = { "ready", "running", "scheduled", "waiting", "dead" }
@@ -197,23 +197,25 @@ local function load(context, request)
   local stats, message, code = db:stats()
   if not stats then return nil, message, code end
   local rows
-  if found then
-    rows, message, code = series(db, span[2])
-    if not rows then return nil, message, code end
-  end
+  rows, message, code = series(db, span[2])
+  if not rows then return nil, message, code end
   tables, message, code = admin.list(db._handle)
   if not tables then return nil, message, code end
   schedules, message, code = db._handle:execute("@report_schedules_failed", NAMED)
   if not schedules then return nil, message, code end
   local live = {}
-  for _, row in ipairs(stats.holders) do live[#live + 1] = row.kind == "host" and row or nil end
+  for _, row in ipairs(stats.holders) do
+    if row.kind == "host" then
+      live[#live + 1], row.memory = row, memory_of(row)
+    end
+  end
   ok, message, code = queues.add_rates(db, stats.queues)
   if not ok then return nil, message, code end
   kinds, message, code = db:errors { since = "1h", look = LOOKED, limit = KINDS }
   if not kinds then return nil, message, code end
   return {
     stats = stats, list = attention(stats, #live, tables, schedules), tiles = totals(stats), hosts = live,
-    charts = rows and draw(rows, span), spans = SPANS, span = span, rows = queues.rows, kinds = kinds,
+    charts = draw(rows, span), spans = SPANS, span = span, rows = queues.rows, kinds = kinds,
     first_line = function(text) return layout.cut(text:match "[^\n]*", TEXT) end,
   }
 end
@@ -239,7 +241,6 @@ $(h.form(row.action, row.fields, row.label))
 <span>$(tile.state)</span></a></li>
 # end
 </ul>
-# if charts then
 <section aria-labelledby="charts-title">
 <div class="title"><h2 id="charts-title">What has happened</h2>
 <ul class="tabs" aria-label="Time that the charts show">
@@ -257,7 +258,6 @@ aria-current="true"
 <div data-live="chart$(i)">$(panel.html)</div></section>
 # end
 </div></section>
-# end
 <section class="panel" aria-labelledby="queues-title">
 <h2 id="queues-title">Queues <span class="more">$(h.link("/queues", nil, "All queues"))</span></h2>
 <div data-live="queues">$(rows(h, stats, { brief = true }))</div>

@@ -4,26 +4,30 @@
 -- many jobs there are.
 
 local layout = require "nightshift.web.layout"
+local series = require "nightshift.report.series"
 
 local queues = {}
 
 local STATES <const> = { "ready", "running", "scheduled", "waiting", "dead" }
-local MINUTES <const> = 5 -- that the rate is of
+local MINUTES <const>, RATED <const> = 5, 20 -- of a rate; queues that have one
 local BRIEF <const> = 20 -- queues of the overview
 
---- Adds `rate` to each row: jobs that ended a minute, over the last five.
+--- Adds `rate` to the first rows: jobs that ended a minute, over the last five.
 ---@param db nightshift.Db
 ---@param rows table[] of db:stats
 ---@return true|nil
 ---@return string? message
 ---@return string? code
 function queues.add_rates(db, rows)
-  if not pcall(require, "nightshift.report.series") then return true end
-  local found, message, code = db._handle:execute("@report_rates", MINUTES)
-  if not found then return nil, message, code end
-  local by_name = {}
-  for _, row in ipairs(found) do by_name[row.queue] = row.ended / MINUTES end
-  for _, row in ipairs(rows) do row.rate = by_name[row.name] or 0 end
+  for i = 1, math.min(#rows, RATED) do
+    local minutes, message, code = series(db, 3600, rows[i].name)
+    if not minutes then return nil, message, code end
+    local ended = 0
+    for k = math.max(1, #minutes - MINUTES + 1), #minutes do
+      ended = ended + minutes[k].done + minutes[k].dead + minutes[k].cancelled
+    end
+    rows[i].rate = ended / MINUTES
+  end
   return true
 end
 

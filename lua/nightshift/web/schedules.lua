@@ -91,7 +91,7 @@ $(h.time(row.due))
 # end
 </td>
 # if not readonly then
-<td class="toolbar">
+<td class="end">
 $(h.form("/schedules/run", { name = row.name }, "Run now", { label = "Run " .. row.name .. " now" }))
 # if row.paused or row.error then
 $(h.form("/schedules/resume", { name = row.name }, "Resume", { label = "Resume " .. row.name }))

@@ -57,15 +57,19 @@ static ns_value links_json(const member *items, size_t n, ns_buf *text) {
   ns_buf_reset(text);
   for (size_t i = 0; i < n; i++)
     if (items[i].parent != 0)
-      ns_buf_addf(text, "%s[%lld,%lld,%lld]", text->n > 0 ? "," : "[",
-                  (long long)items[i].parent, (long long)items[i].seq,
-                  (long long)items[i].id);
+      ns_buf_addf(text, "%s[%lld,%lld,%lld]", text->n > 0 ? "," : "[", (long long)items[i].parent,
+                  (long long)items[i].seq, (long long)items[i].id);
   return ns_db_list_end(text);
 }
 
 /* Between two transactions: is the prune to go on? */
 static bool may_go_on(ns_db *db) {
   return db->goes_on == NULL || db->goes_on(db->goes_on_arg);
+}
+
+static void tell(const ns_db *db, int64_t deleted) {
+  if (db->pruned != NULL && deleted > 0)
+    db->pruned(db->pruned_arg, deleted);
 }
 
 /* -------------------------------------------------------------- deleting */
@@ -81,11 +85,9 @@ typedef struct batch {
 /* The links of a tree are deleted together with its jobs. */
 static ns_status delete_links(ns_db *db, const batch *b, ns_err *err) {
   ns_buf text = NS_BUF_INIT;
-  ns_value param = b->tree ? links_json(b->items, b->n, &text)
-                           : as_json(b->items, b->n, &text);
-  ns_status st =
-      text.oom ? ns_no_memory(err)
-               : ns_db_run(db, b->tree ? NS_SQL_PRUNE_LINKS : NS_SQL_PRUNE_CHILDREN, &param, err);
+  ns_value param = (b->tree ? links_json : as_json)(b->items, b->n, &text);
+  ns_sql sql = b->tree ? NS_SQL_PRUNE_LINKS : NS_SQL_PRUNE_CHILDREN;
+  ns_status st = text.oom ? ns_no_memory(err) : ns_db_run(db, sql, &param, err);
   ns_buf_free(&text);
   return st;
 }
@@ -144,6 +146,7 @@ static ns_status delete_all(ns_db *db, const members *list, int64_t *deleted, ns
     b.items = list->items + left;
     if ((st = ns_db_transact(db, &tx, err)) == NS_OK)
       *deleted += b.deleted;
+    tell(db, *deleted);
     lives = b.lives;
   }
   return st;
@@ -207,8 +210,8 @@ static ns_status read_siblings(ns_db *db, const ns_retention *keep, members *tre
   while (st == NS_OK && more) {
     member last = tree->items[tree->n - 1];
     st = read_page(db, NS_SQL_PRUNE_SIBLINGS,
-                   (ns_value[]){ns_vint(last.parent), ns_vint(last.seq),
-                                ns_vint(last.seq), ns_vint(last.id), ns_vint(BATCH)},
+                   (ns_value[]){ns_vint(last.parent), ns_vint(last.seq), ns_vint(last.seq),
+                                ns_vint(last.id), ns_vint(BATCH)},
                    keep, tree, f, &more, err);
   }
   return st;
@@ -263,8 +266,7 @@ static ns_status walk_tree(ns_db *db, int64_t root, const ns_retention *keep, me
 
 static ns_status find_root(ns_db *db, int64_t id, int64_t *root, ns_err *err) {
   const ns_value *row = NULL;
-  ns_value params[] = {ns_vint(id), ns_vint(id)};
-  ns_status st = ns_db_run(db, NS_SQL_PRUNE_ROOT, params, err);
+  ns_status st = ns_db_run(db, NS_SQL_PRUNE_ROOT, (ns_value[]){ns_vint(id), ns_vint(id)}, err);
   if (st == NS_OK)
     st = ns_db_row(db, NS_SQL_PRUNE_ROOT, &row, err);
   if (st == NS_OK && row == NULL)
@@ -458,6 +460,7 @@ static ns_status prune_batch(ns_db *db, pass *p, int64_t *deleted, ns_err *err) 
     if ((st = ns_db_transact(db, &tx, err)) != NS_OK)
       return st;
     *deleted += (int64_t)p->alone.n;
+    tell(db, *deleted);
     st = prune_trees(db, p, deleted, err);
   }
   if (!p->plain && !p->cut)
@@ -478,8 +481,8 @@ static ns_status count_rows(ns_db *db, const pass *p, ns_err *err) {
 
 /* '*left' batches may still be spent (NULL: any number); then '*at' is where
 ** the next call goes on. */
-static ns_status prune_outcome(ns_db *db, pass *p, size_t *left, ns_past_row *at,
-                               int64_t *deleted, ns_err *err) {
+static ns_status prune_outcome(ns_db *db, pass *p, size_t *left, ns_past_row *at, int64_t *deleted,
+                               ns_err *err) {
   ns_status st = NS_OK;
   int barren = 0;
   p->plain = ns_admin_rules_is_plain(p->rules);
@@ -501,11 +504,6 @@ static ns_status prune_outcome(ns_db *db, pass *p, size_t *left, ns_past_row *at
   } while (p->more);
   ns_admin_rules_recount(p->rules);
   return NS_OK;
-}
-
-void ns_between(ns_db *db, bool (*on)(void *arg), void *arg) {
-  db->goes_on = on;
-  db->goes_on_arg = arg;
 }
 
 /* Outcomes take turns to be first: a bounded prune may go no further than that. */

@@ -121,12 +121,29 @@ static ns_status run_noted(ns_db *db, ns_tx *tx, ns_err *err) {
 
 /* ----------------------------------------------------------------- ours */
 
+/* The place of a statement; the last one is that of all without a place or name. */
+static ns_conflict *conflict_of(ns_counters *count, const char *name) {
+  ns_conflict *c = count->conflicts;
+  for (size_t i = 0; name != NULL && i < NS_CONFLICTS - 1; i++, c++) {
+    if (c->statement[0] == '\0')
+      snprintf(c->statement, sizeof c->statement, "%s", name);
+    if (strncmp(c->statement, name, sizeof c->statement - 1) == 0)
+      return c;
+  }
+  c = &count->conflicts[NS_CONFLICTS - 1];
+  snprintf(c->statement, sizeof c->statement, "other");
+  return c;
+}
+
 void ns_db_count_retry(ns_db *db, const ns_err *err) {
-  if (err->sqlerr == 1213)
+  const char *name = db->link != NULL ? ns_link_conflict(db->link) : NULL;
+  if (err->sqlerr == 1213) {
     db->count.deadlocks++;
-  else if (err->sqlerr == 1205)
+    conflict_of(&db->count, name)->deadlocks++;
+  } else if (err->sqlerr == NS_LOCK_WAIT) {
     db->count.lock_waits++;
-  else
+    conflict_of(&db->count, name)->lock_waits++;
+  } else
     db->count.changed++;
 }
 

@@ -198,15 +198,23 @@ static ns_status delete_jobs(ns_db *db, const ns_end *ends, size_t n,
   return ns_db_list_change(db, NS_SQL_SETTLE_GONE, NULL, &ids, n, err);
 }
 
-/* The tags of jobs in the history stay. */
-static ns_status forget_tags(ns_db *db, const ns_end *ends, size_t n, ns_err *err) {
-  ns_buf ids = NS_BUF_INIT;
-  for (size_t i = 0; i < n; i++)
+/* The tags of jobs in the history stay, and so do the rows of their earlier runs. */
+static ns_status forget_rest(ns_db *db, const ns_end *ends, size_t n, ns_err *err) {
+  ns_buf tagged = NS_BUF_INIT;
+  ns_buf tried = NS_BUF_INIT;
+  ns_status st = NS_OK;
+  for (size_t i = 0; i < n; i++) {
     if (ends[i].forgotten && ends[i].tagged)
-      ns_db_list_add_id(&ids, ends[i].id);
-  if (ns_db_list_is_empty(&ids))
-    return NS_OK;
-  return ns_db_list_run(db, NS_SQL_SETTLE_TAGS, NULL, &ids, err);
+      ns_db_list_add_id(&tagged, ends[i].id);
+    if (ends[i].forgotten && ends[i].tried)
+      ns_db_list_add_id(&tried, ends[i].id);
+  }
+  if (!ns_db_list_is_empty(&tagged))
+    st = ns_db_list_run(db, NS_SQL_SETTLE_TAGS, NULL, &tagged, err);
+  if (st == NS_OK && !ns_db_list_is_empty(&tried))
+    return ns_db_list_run(db, NS_SQL_SETTLE_ATTEMPTS, NULL, &tried, err);
+  ns_buf_free(&tried);
+  return st;
 }
 
 /* By queue, for charts. */
@@ -222,7 +230,7 @@ static ns_status end_jobs(ns_db *db, const ns_end *ends, size_t n, ns_err *err) 
   ns_status st;
   ns_assert(db->in_tx || db->user_tx);
   count_ends(db, ends, n);
-  if ((st = forget_tags(db, ends, n, err)) != NS_OK ||
+  if ((st = forget_rest(db, ends, n, err)) != NS_OK ||
       (st = write_history(db, ends, n, err)) != NS_OK ||
       (st = owe_rows(db, ends, n, err)) != NS_OK || (st = free_keys(db, ends, n, err)) != NS_OK ||
       (st = hold_keys(db, ends, n, err)) != NS_OK ||

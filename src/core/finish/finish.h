@@ -23,6 +23,7 @@ typedef struct ns_end {
   ns_key_row key_row;   /* ... and its row */
   bool failed;          /* ... by another failure, which its row does not know of */
   bool forgotten;       /* it leaves no history, */
+  bool tried;           /* and had earlier runs, which may have left rows, */
   bool tagged;          /* and may leave tags */
   int64_t holder;       /* of the run that it ends with; 0: it did not run */
   int64_t ago, worker;  /* ... µs since its start, 0: not known; as of ns_verdict */

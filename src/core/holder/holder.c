@@ -177,14 +177,33 @@ ns_status ns_serves(ns_db *db, const ns_serving *s, ns_err *err) {
                    err);
 }
 
+/* [["settle_lock",3,0],…], of all with a conflict; NULL: there were none. */
+static ns_value conflicts_json(const ns_counters *count, ns_buf *text) {
+  for (size_t i = 0; i < NS_CONFLICTS; i++) {
+    const ns_conflict *c = &count->conflicts[i];
+    if (c->deadlocks + c->lock_waits > 0)
+      ns_buf_addf(text, "%s[\"%s\",%lld,%lld]", text->n > 0 ? "," : "[", c->statement,
+                  (long long)c->deadlocks, (long long)c->lock_waits);
+  }
+  if (text->n == 0)
+    return ns_vnull;
+  ns_buf_addc(text, ']');
+  return ns_vtext(ns_buf_bytes(text));
+}
+
 ns_status ns_tell_workers(ns_db *db, const ns_workers *w, ns_err *err) {
+  ns_buf text = NS_BUF_INIT;
   ns_status st = ns_db_ready(db, err);
-  if (st != NS_OK || db->holder == 0)
-    return st;
-  return ns_db_run(db, NS_SQL_HOLDER_WORKERS,
+  ns_value conflicts = conflicts_json(&db->count, &text);
+  if (st == NS_OK && text.oom)
+    st = ns_no_memory(err);
+  if (st == NS_OK && db->holder != 0)
+    st = ns_db_run(db, NS_SQL_HOLDER_WORKERS,
                    (ns_value[]){ns_vint(w->up), ns_vint(w->busy), ns_vint(w->leaving),
-                                ns_vint(w->loads), ns_vint(w->old), ns_vint(db->holder)},
+                                ns_vint(w->loads), ns_vint(w->old), conflicts, ns_vint(db->holder)},
                    err);
+  ns_buf_free(&text);
+  return st;
 }
 
 /* Another run of the cycle, for a holder that has no claims any more. */

@@ -151,6 +151,8 @@ ns_status ns_link_refuse(ns_link *l, unsigned sqlerr, const char *text, ns_err *
   ns_fail(err, st, "%s (%u)", text, sqlerr);
   if (err != NULL)
     err->sqlerr = sqlerr;
+  if (sqlerr == ER_LOCK_DEADLOCK || sqlerr == ER_LOCK_WAIT_TIMEOUT)
+    l->conflict = l->last;
   return st;
 }
 
@@ -204,7 +206,7 @@ const char *ns_link_name(const char *sql) {
 }
 
 void ns_link_waits(ns_link *l, const char *name) {
-  l->waiting = name;
+  l->waiting = l->last = name;
   if (name == NULL)
     return;
   l->waits_since = ns_mono_us();
@@ -224,6 +226,10 @@ void ns_link_waited(ns_link *l) {
   l->slowest = took > l->slowest ? took : l->slowest;
   if (l->waits != NULL)
     l->waits(l->waits_arg, NULL, (int64_t)mysql_thread_id(l->my), now);
+}
+
+const char *ns_link_conflict(const ns_link *l) {
+  return l->conflict;
 }
 
 int64_t ns_link_slow(const ns_link *l, int64_t *slowest) {

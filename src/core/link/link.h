@@ -41,6 +41,9 @@ int64_t ns_link_read_timeout(const ns_link *l); /* µs: how long an answer may t
 void ns_link_look(ns_link *l);
 
 int64_t ns_link_thread(const ns_link *l); /* the server's id of it */
+/* The static name of the statement that met the last deadlock or lock wait; NULL: it has none. */
+const char *ns_link_conflict(const ns_link *l);
+
 /* How many answers were slow, and µs of the slowest. */
 int64_t ns_link_slow(const ns_link *l, int64_t *slowest);
 

@@ -42,6 +42,8 @@ struct ns_link {
   void (*waits)(void *arg, const char *what, int64_t thread, int64_t at);
   void *waits_arg;       /* as the ns_config says */
   const char *waiting;   /* the name of the statement that is waited for; NULL: it has none */
+  const char *last;      /* the same when it has been waited for */
+  const char *conflict;  /* the same of the last deadlock or lock wait */
   int64_t waits_since;   /* monotonic */
   int64_t slow, slowest; /* as the ns_counters say */
 };

@@ -30,7 +30,7 @@ static bool is_plain(ns_db *db, const ns_outcome *f) {
   if (v->kind != NS_ACK || v->nchildren > 0 || v->printed)
     return false;
   c = ns_claim_leases_find(&db->claim.leases, v->lease, v->id, v->run);
-  return c != NULL && c->plain && !(c->child && db->settle.forgets);
+  return c != NULL && c->plain && !(db->settle.forgets && (c->child || v->run > 1));
 }
 
 static void mark_settled(ns_outcome *f) {

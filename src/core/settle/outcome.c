@@ -245,7 +245,8 @@ void ns_settle_put_off(ns_outcome *f) {
 }
 
 bool ns_settle_keeps_output(const ns_db *db, const ns_outcome *f) {
-  return f->locked && f->ends && f->v->kind == NS_ACK && f->v->printed && !f->rowless &&
+  bool last = f->ends && f->v->kind == NS_ACK;
+  return f->locked && (last || f->v->kind == NS_AGAIN) && f->v->printed && !f->rowless &&
          !(db->settle.forgets && f->root == 0);
 }
 

@@ -187,21 +187,21 @@ static ns_status write_attempt(ns_db *db, const ns_outcome *f, const char *kind,
   ns_buf_add_utf8(&log, f->v->log);
   st = error.oom || log.oom
            ? ns_no_memory(err)
-           : ns_db_run(
-                 db, NS_SQL_SETTLE_ATTEMPT,
-                 (ns_value[]){ns_vint(f->v->id), ns_vint(f->v->run), ns_vtext(ns_str(kind)),
-                              ns_vint(ns_db_claimant(db)), ns_vpositive(age),
-                              ns_vpositive(f->v->worker),
-                              f->v->error.p != NULL ? ns_vtext(ns_buf_bytes(&error)) : ns_vnull,
-                              f->v->log.p != NULL ? ns_vtext(ns_buf_bytes(&log)) : ns_vnull},
-                 err);
+           : ns_db_run(db, NS_SQL_SETTLE_ATTEMPT,
+                       (ns_value[]){ns_vint(f->v->id), ns_vint(f->v->run), ns_vtext(ns_str(kind)),
+                                    ns_vint(ns_db_claimant(db)), ns_vpositive(age),
+                                    ns_vpositive(f->v->worker),
+                                    f->v->error.p != NULL ? ns_vtext(ns_buf_bytes(&error)) : ns_vnull,
+                                    f->v->log.p != NULL ? ns_vtext(ns_buf_bytes(&log)) : ns_vnull},
+                       err);
+  if (st == NS_OK && f->v->kind == NS_AGAIN)
+    st = ns_db_run(db, NS_SQL_SETTLE_OUTPUTS, (ns_value[]){ns_vint(f->v->id)}, err);
   ns_buf_free(&error);
   ns_buf_free(&log);
   return st;
 }
 
-/* Writes attempts, and owes the row of an adopted table the failure to show. A job that ends
-** owes it with its end. */
+/* Writes attempts. A failure that does not end its job is owed to the row of an adopted table. */
 static ns_status write_attempts(ns_db *db, const ns_outcome *outcomes, size_t n, ns_err *err) {
   ns_source_owed owed = {0};
   ns_status st = NS_OK;
@@ -211,7 +211,7 @@ static ns_status write_attempts(ns_db *db, const ns_outcome *outcomes, size_t n,
     if (!f->locked || kind == NULL)
       continue;
     st = write_attempt(db, f, kind, err);
-    if (!f->ends)
+    if (!f->ends && f->attempt != NULL)
       ns_source_note(&owed, key_of(f), f->v->id, true, f->due, NULL);
   }
   if (st == NS_OK)
@@ -251,7 +251,7 @@ static ns_status write_ends(ns_db *db, const ns_outcome *outcomes, size_t n, ns_
                          .ago = ns_claim_run_age(db, f->v->lease, f->v->began),
                          .worker = f->v->worker,
                          .forgotten = done && db->settle.forgets && f->root == 0,
-                         .tagged = f->tagged};
+                         .tried = f->v->run > 1, .tagged = f->tagged};
   }
   st = ns_finish(db, ends, k, err);
   free(ends);

@@ -89,7 +89,8 @@ void ns_settle_decide(ns_outcome *f);
 /* The job ends; the texts are constants. 'reason' may be NULL, unless the job is dead. */
 void ns_settle_end(ns_outcome *f, const char *outcome, const char *reason);
 
-/* Is what the run has printed kept? It is done, and its job leaves a row of history. */
+/* Is what the run has printed kept? It is done, or has said "not yet", and its job leaves a row of
+** history. */
 bool ns_settle_keeps_output(const ns_db *db, const ns_outcome *f);
 
 /* Counts what a verdict that is written has done in its job's queue. The end of a job that is not

@@ -174,6 +174,7 @@ struct nsh_dispatch {
   nsh_reading reading; /* how its scripts were read: from the exchange */
   nsh_tuning tuning;   /* the number of workers: from the exchange */
   ns_workers workers; /* the last report of the workers' jobs */
+  int64_t conflicts;  /* the deadlocks and lock waits that were told with it */
   int64_t workers_at; /* not told before */
   int64_t serves_at;  /* when that is to be written; NEVER: it stands */
 };

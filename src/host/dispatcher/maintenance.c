@@ -62,16 +62,21 @@ static bool may_be_told(const nsh_dispatch *d) {
   return !m->armed && (m->outstanding > 0 || nsh_exchange_room(m).all == 0);
 }
 
-/* Do the workers do anything else than was told? */
-static bool work_differs(const nsh_dispatch *d) {
-  return memcmp(&d->workers, &d->exchange->workers, sizeof d->workers) != 0;
+static int64_t count_conflicts(const nsh_dispatch *d) {
+  ns_counters c = ns_count(d->db);
+  return c.deadlocks + c.lock_waits;
+}
+
+/* Do the workers do anything else than was told, or has the server run into more conflicts? */
+static bool work_differs(const nsh_dispatch *d, const ns_workers *now) {
+  return memcmp(&d->workers, now, sizeof d->workers) != 0 || d->conflicts != count_conflicts(d);
 }
 
 bool nsh_maintenance_due(const nsh_dispatch *d, int64_t now) {
   const nsh_exchange *m = d->exchange;
   return m->ntouches > 0 || m->want_ids > 0 || m->notices ||
          m->serves || now >= d->serves_at || now >= d->declares_at ||
-         (work_differs(d) && now >= d->workers_at) ||
+         (work_differs(d, &m->workers) && now >= d->workers_at) ||
          now >= d->beat_at || now >= d->widen_at || (may_be_told(d) && now >= d->told_at);
 }
 
@@ -79,7 +84,7 @@ int64_t nsh_maintenance_next(const nsh_dispatch *d) {
   int64_t t = nsh_sooner(d->beat_at, nsh_sooner(d->serves_at, d->declares_at));
   if (may_be_told(d))
     t = nsh_sooner(t, d->told_at);
-  if (work_differs(d))
+  if (work_differs(d, &d->exchange->workers))
     t = nsh_sooner(t, d->workers_at);
   return nsh_sooner(t, d->widen_at);
 }
@@ -307,11 +312,14 @@ static void check_claims(nsh_dispatch *d) {
 /* The state of the workers is for people, so not written at once: it changes all the time. */
 static void write_workers(nsh_dispatch *d, const nsh_turn *t, int64_t now) {
   ns_err err;
-  if (now < d->workers_at || memcmp(&d->workers, &t->workers, sizeof d->workers) == 0)
+  int64_t conflicts = count_conflicts(d);
+  if (now < d->workers_at || !work_differs(d, &t->workers))
     return;
   d->workers_at = now + WORKERS_GAP;
-  if (ns_tell_workers(d->db, &t->workers, &err) == NS_OK)
-    d->workers = t->workers;
+  if (ns_tell_workers(d->db, &t->workers, &err) != NS_OK)
+    return;
+  d->workers = t->workers;
+  d->conflicts = conflicts;
 }
 
 /* There is more than we can take: an idle host may have it. Our own listener,

@@ -357,6 +357,23 @@ static void add_workers(ns_buf *out, const snapshot *s, const nsh_pulse *pulse) 
             pulse->forks);
 }
 
+static void add_conflicts(ns_buf *out, const ns_counters *db) {
+  char text[NS_NUMBER_SIZE];
+  nsh_metrics_family(out, "nightshift_db_conflicts_total", "counter",
+                     "Deadlocks and long lock waits by statement.");
+  for (size_t i = 0; i < NS_CONFLICTS; i++) {
+    const ns_conflict *c = &db->conflicts[i];
+    const int64_t counts[] = {c->deadlocks, c->lock_waits};
+    static const char *const kinds[] = {"deadlock", "lock_wait"};
+    for (size_t k = 0; k < 2; k++)
+      if (counts[k] > 0)
+        nsh_metrics_sample(out, "nightshift_db_conflicts_total",
+                           (const nsh_label[]){{"statement", ns_str(c->statement)},
+                                               {"kind", ns_str(kinds[k])}},
+                           2, integer(text, counts[k]));
+  }
+}
+
 static void add_database(ns_buf *out, const snapshot *s, nsh_exchange *e) {
   char text[NS_NUMBER_SIZE];
   add_gauge(out, "nightshift_db_connections",
@@ -367,6 +384,7 @@ static void add_database(ns_buf *out, const snapshot *s, nsh_exchange *e) {
   add_count(out, "nightshift_db_lock_waits_total",
             "Lock waits that were too long, after which a transaction ran again.",
             s->db.lock_waits);
+  add_conflicts(out, &s->db);
   add_count(out, "nightshift_db_reconnects_total", "Connections that were made anew.",
             s->db.reconnects);
   add_count(out, "nightshift_db_slow_answers_total", "Answers that took more than a second.",

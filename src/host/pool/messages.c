@@ -151,7 +151,8 @@ static bool on_output(nsh_process *w, nsh_frame *f) {
 static void keep_output(nsh_process *w, nsh_batch *batch, ns_verdict *end) {
   bool failed = end->kind == NS_FAIL || end->kind == NS_CRASH || end->kind == NS_LOST ||
                 end->kind == NS_DISCARD;
-  end->printed = end->kind == NS_ACK && w->printed && !ns_verdict_written(end);
+  bool well = end->kind == NS_ACK || end->kind == NS_AGAIN;
+  end->printed = well && w->printed && !ns_verdict_written(end);
   if (w->log.n == 0 || (!failed && !end->printed))
     return;
   end->log = nsh_batch_keep(batch, ns_buf_bytes(&w->log));

@@ -21,6 +21,7 @@
 #define PIECE 2048 /* bytes of a frame */
 
 static bool (*tell)(int fd, ns_bytes piece); /* NULL: there is no worker yet */
+static bool over[STDERR_FILENO + 1]; /* by descriptor: a line of the host's may stand there */
 
 /* As write(2) does, but all of it. */
 static bool write_all(int fd, const char *p, size_t n) {
@@ -42,6 +43,8 @@ static ssize_t write_stream(void *cookie, const char *p, size_t n) {
   bool told = tell != NULL;
   for (size_t at = 0; told && at < n; at += PIECE)
     told = tell(fd, (ns_bytes){p + at, n - at < PIECE ? n - at : PIECE});
+  if (!told && over[fd])
+    write_all(fd, "\x1b[K", 3);
   return told || write_all(fd, p, n) ? (ssize_t)n : 0;
 }
 
@@ -66,6 +69,11 @@ void nsh_output_install(void) {
 void nsh_output_install(void) {
 }
 #endif
+
+void nsh_output_over_line(void) {
+  for (int fd = STDOUT_FILENO; fd <= STDERR_FILENO; fd++)
+    over[fd] = isatty(fd);
+}
 
 void nsh_output_to(bool (*fn)(int fd, ns_bytes piece)) {
   tell = fn;

@@ -493,6 +493,8 @@ static void set_up(const nsh_worker_setup *s, uint32_t index) {
   nsh_channel_open(&w.channel, s->slots, index, s->wakeup);
   w.pid = getpid();
   nsh_output_to(tell_output);
+  if (w.cfg->progress > 0)
+    nsh_output_over_line();
   w.call.channel = &w.channel;
   w.call.max_json = s->cfg->db.max_payload > 0 ? s->cfg->db.max_payload
                                           : NS_MAX_PAYLOAD;

@@ -176,6 +176,9 @@ ns_bytes nsh_memory_limit_text(void);
 ** it goes to its descriptor. */
 void nsh_output_to(bool (*fn)(int fd, ns_bytes piece));
 
+/* The host has a line of progress on its terminal. What is written there clears the rest of it. */
+void nsh_output_over_line(void);
+
 /* ---------------------------------------------------------------- interrupts */
 
 /* Worker: from now on the signal is heard. */
