@@ -1,8 +1,8 @@
 #!/bin/sh
 # Runs the archive demo for `make demo`: pushes a job per sub-folder of $DIR,
 # runs workers until all have ended, and shows the table. At the end it says how
-# to look at the jobs. Archives and a private database go under $OUT (build/demo). Exit status: 0 nothing failed,
-# 1 something did, 2 no such folder.
+# to look at the jobs. Archives and a private database go under $OUT (build/demo).
+# Exit status: 0 nothing failed, 1 something did, 2 no such folder.
 set -u
 cd "$(dirname "$0")/../.." || exit
 here=$(pwd)
