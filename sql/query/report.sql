@@ -32,7 +32,7 @@ ORDER BY f.run DESC LIMIT ?
 
 -- name: report_audit
 -- Actions of people, the newest first. Params: µs since 1970 twice, verb twice, id twice: NULL for
--- any; limit. Index: audit PRIMARY backwards, or at. Locks: none.
+-- any; limit. Index: audit PRIMARY or verb, backwards, or at. Locks: none.
 SELECT a.id, a.at, a.verb, a.what, a.job, a.jobs, a.account, a.host, a.pid, a.via
 FROM nightshift_audit a
 WHERE (? IS NULL OR a.at >= ?) AND (? IS NULL OR a.verb = ?) AND (? IS NULL OR a.id < ?)

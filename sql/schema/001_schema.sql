@@ -485,7 +485,8 @@ CREATE TABLE nightshift_audit (
   host VARCHAR(255) NOT NULL,
   pid INT NOT NULL,
   via ENUM('c','lua','shell','page','handler') NOT NULL,
-  KEY at (at)
+  KEY at (at),
+  KEY verb (verb)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin
 
 -- name: create_mended

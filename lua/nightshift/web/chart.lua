@@ -8,8 +8,8 @@ local units = require "nightshift.units"
 
 local chart = {}
 
-local WIDTH <const>, HEIGHT <const> = 480, 168
-local LEFT <const>, RIGHT <const>, TOP <const>, BOTTOM <const> = 4, 476, 20, 144
+local WIDTH <const>, HEIGHT <const> = 360, 152
+local LEFT <const>, RIGHT <const>, TOP <const>, BOTTOM <const> = 2, 358, 20, 128
 
 --- The next larger of 1, 2, 5, 10, 20, … that a scale may end with.
 local function top_of(value)
