@@ -475,6 +475,14 @@ describe("make demo", function()
     end
     assert.is_nil(io.open(out .. "/pwned"))
     assert.is_nil(io.open(out .. "/link.tar.gz"))
+    -- The last line says how to look at it.
+    local command, port = assert(text:match "\n  %((cd [^\n]* web)%)\n$", text), proc.free_port()
+    local pages = proc.start { "sh", "-c", command:gsub("&& ", "&& exec ") .. " --listen 127.0.0.1:" .. port }
+    pages:wait_line(("http://127.0.0.1:%d/"):format(port), 60)
+    local page = require "socket.http".request(("http://127.0.0.1:%d/jobs?state=done"):format(port))
+    assert.is_truthy(page:find("archive", 1, true), page)
+    pages:signal "TERM"
+    pages:wait(30)
   end)
 
   it("has a table for a folder without sub-folders", function()

@@ -1,8 +1,8 @@
 #!/bin/sh
 # Runs the archive demo for `make demo`: pushes a job per sub-folder of $DIR,
-# runs workers until all have ended, and shows the table. Archives and a
-# private database go under $OUT (build/demo). Exit status: 0 nothing failed,
-# 1 something did, 2 no such folder.
+# runs workers until all have ended, and shows the table. At the end it says how
+# to look at the jobs. Archives and a private database go under $OUT (build/demo).
+# Exit status: 0 nothing failed, 1 something did, 2 no such folder.
 set -u
 cd "$(dirname "$0")/../.." || exit
 here=$(pwd)
@@ -50,4 +50,5 @@ wait $watch
 status=$?
 trap - EXIT
 rm -rf .work
+printf '\n%s\n  %s\n' "Its jobs as pages, at http://127.0.0.1:7878/:" "(cd '$out' && '$build/bin/nightshift' web)"
 exit $status

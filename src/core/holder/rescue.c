@@ -38,6 +38,10 @@
 #define LOOK_SOON (NS_SECOND / 10)    /* while dependents are left to be told */
 #define LOOK_ENDING (NS_SECOND / 100) /* a process that closed its connections may be ending */
 
+static int64_t sooner(int64_t a, int64_t b) {
+  return a < b ? a : b;
+}
+
 static void no_later(int64_t *t, int64_t than) {
   if (than < *t)
     *t = than > 0 ? than : 0;
@@ -372,10 +376,7 @@ static ns_status look_at_holders(ns_db *db, look *k, ns_err *err) {
     if (st == NS_OK && in <= 0)
       st = note_trouble(k, rescue_holder(db, &peers.items[i], k, err), err);
     else
-      {
-      no_later(&k->again_in, in);
-      no_later(&k->again_in, time_to_end(db, &peers.items[i], now));
-    }
+      no_later(&k->again_in, sooner(in, time_to_end(db, &peers.items[i], now)));
     k->sum.suspects += in > 0 && in < INT64_MAX;
   }
   ns_wake_peers_free(&peers);
