@@ -281,10 +281,10 @@ static ns_status step_release(ns_db *db, ns_tx *tx, ns_err *err) {
 
 static ns_status step_pause(ns_db *db, ns_tx *tx, ns_err *err) {
   ns_tree *t = tx->arg;
-  int64_t changed = t->changed;
+  bool first = t->changed == 0;
   ns_value id = ns_vint(t->id);
   ns_status st = step_noted(db, tx, pause_one, err);
-  return st == NS_OK && changed == 0 && t->changed > 0
+  return st == NS_OK && first && t->changed > 0
              ? ns_db_run(db, NS_SQL_ADMIN_TREE_PAUSE, &id, err)
              : st;
 }
