@@ -80,7 +80,7 @@ test-web: deps
 	@$(PARALLEL) tests build/axe.js
 	@$(call BROWSER)
 
-#: make screenshots  draws doc/pictures/web-*.png: pages of a private server
+#: make screenshots  draws doc/pictures/*.png: pages of a private server, and top
 screenshots: ARGS = --filter "are drawn" spec/web/browser_spec.lua
 screenshots: deps
 	@sh .ci/deps web
@@ -246,7 +246,7 @@ test-million: deps
 # stays in build/fuzz.
 FUZZ := ipc url duration json options
 FUZZ_WRAP := ns_open ns_close ns_execute ns_push_jobs ns_settle ns_take_ids ns_signal ns_reprioritise \
-             ns_forget_done ns_in_transaction
+             ns_forget_done ns_in_transaction ns_act_as
 FUZZ_FLAGS := CC=clang O=build/fuzz SAN=fuzzer-no-link,address,undefined
 
 #: make fuzz        SECONDS=60: frames, URLs, durations, JSON, options, an equal share each

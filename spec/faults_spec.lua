@@ -53,6 +53,7 @@ local verbs = {
   run_now = { function(q) return assert(q:push("job", 1, { delay = 60 })) end,
     function(q, id) return q._db:run_now(id) end, "ready" },
   cancel = { function(q) return assert(q:push "job") end, function(q, id) return q._db:cancel(id) end, "cancelled" },
+  pause = { claimed, function(q) return q:pause() end, "running" },
   retry = { function(q)
     local job = claimed(q)
     assert(job:discard "no")
@@ -62,7 +63,6 @@ local verbs = {
 -- One statement by itself is not run again: it says BUSY, and may be repeated.
 local once = {
   progress = { claimed, function(_, job) return job:progress(0.5) end, "running" },
-  pause = { claimed, function(q) return q:pause() end, "running" },
   ["a transaction"] = { claimed, function(q, job)
     return q._db:transaction(function(tx)
       local id, message, code = tx:queue("q"):push "job"

@@ -15,6 +15,7 @@
 
 #include "../../src/lua/nsl.h"
 #include "link/link.h"
+#include "nightshift_admin.h"
 
 #ifndef TARGET
 #define TARGET "json"
@@ -28,6 +29,7 @@ ns_status __wrap_ns_open(ns_db **out, const ns_config *cfg, ns_err *err);
 void __wrap_ns_close(ns_db *db);
 void __wrap_ns_forget_done(ns_db *db, bool yes);
 bool __wrap_ns_in_transaction(const ns_db *db);
+void __wrap_ns_act_as(ns_db *db, ns_via via);
 ns_status __wrap_ns_push_jobs(ns_db *db, ns_bytes queue, ns_push *jobs,
                               size_t n, ns_err *err);
 ns_status __wrap_ns_settle(ns_db *db, ns_verdict *v, ns_err *err);
@@ -72,6 +74,11 @@ void __wrap_ns_close(ns_db *db) {
 bool __wrap_ns_in_transaction(const ns_db *db) {
   (void)db;
   return false;
+}
+
+void __wrap_ns_act_as(ns_db *db, ns_via via) {
+  FUZZ_CHECK(db != NULL);
+  sum += via;
 }
 
 void __wrap_ns_forget_done(ns_db *db, bool yes) {

@@ -367,7 +367,7 @@ local calls = {
   counters = { run = function(h) return h:counters() end },
   tell = {
     arrange = function(h) return push(h) end,
-    run = function(h) return h:tell() or true end,
+    run = function(h) return h:tell() end,
   },
   now = { run = function(h) return h:now() end },
   migrate = { run = function(h) return h:migrate() end },

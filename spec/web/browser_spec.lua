@@ -61,6 +61,38 @@ local function write(path, text)
   return path
 end
 
+-- Colours of terminals, by their numbers.
+local COLOURS <const> = { [0] = "#000", "#f47067", "#57ab5a", "#c69026", "#539bf5", "#b083f0", "#39c5cf", "#d0d7de" }
+
+--- The text of a terminal with its colours, as `tmux capture-pane -e` gives it, as a page.
+local function terminal_page(text)
+  local style = {}
+  local function set(code)
+    if code == 0 then style = {} end
+    if code == 1 then style.weight = "bold" end
+    if code == 2 then style.faint = true end
+    if code == 7 then style.turned = true end
+    if code == 27 then style.turned = nil end
+    if code >= 30 and code <= 39 then style.front = COLOURS[code - 30] end
+    if code >= 40 and code <= 49 then style.back = COLOURS[code - 40] end
+    if code >= 90 and code <= 97 then style.front = COLOURS[code - 90] end
+  end
+  local function css()
+    local front, back = style.front or "#e6edf3", style.back or "#0d1117"
+    if style.turned then front, back = back, front end
+    return ("color:%s;background:%s;font-weight:%s;opacity:%s"):format(front, back, style.weight or "normal",
+      style.faint and "0.7" or "1")
+  end
+  local body = ("\27[0m" .. text):gsub("[&<>]", { ["&"] = "&amp;", ["<"] = "&lt;", [">"] = "&gt;" })
+    :gsub("\27%(B", ""):gsub("\14", ""):gsub("\15", "")
+    :gsub("\27%[([%d;]*)m([^\27]*)", function(codes, shown)
+      for code in (codes == "" and "0" or codes):gmatch "%d+" do set(math.tointeger(code)) end
+      return ('<span style="%s">%s</span>'):format(css(), shown)
+    end)
+  return '<!doctype html><meta charset="utf-8"><body style="margin:0;background:#0d1117"><pre style="margin:12px 16px;'
+    .. 'font:15px/20px monospace">' .. body .. "</pre>"
+end
+
 --- Tells of the last hour what hosts would have counted in each minute.
 local function tell_minutes(name)
   server.sql(([[
@@ -453,5 +485,26 @@ describe("the pages of nightshift web in a browser:", function()
     end
     draw("overview", "/")
     if has "/jobs" then draw("job", "/jobs/" .. shown.dead) end
+  end)
+
+  -- What a terminal shows, as a page.
+  it("are drawn of nightshift top, too", function()
+    local socket = fixture.dir() .. "/tmux"
+    local function tmux(...) return proc.run { "tmux", "-f", "/dev/null", "-S", socket, ... } end
+    local status, _, err = tmux("new-session", "-d", "-x", "100", "-y", "26", "-s", "top", "env",
+      "NIGHTSHIFT_URL=" .. shown.url, "LC_ALL=C.UTF-8", proc.program, "top")
+    assert.equal(0, status, err)
+    finally(function() tmux "kill-server" end)
+    local text
+    eventually(function()
+      text = select(2, tmux("capture-pane", "-e", "-p", "-t", "top"))
+      return text:find("HOSTS", 1, true) and text:find("video.encode", 1, true)
+    end)
+    b:size(1000, 560)
+    b:go("file://" .. fixture.file("top.html", terminal_page(text)))
+    local file = (PICTURES or fixture.dir()) .. "/top.png"
+    b:shot(file)
+    local handle <close> = assert(io.open(file, "rb"))
+    assert.is_true(#handle:read "a" < 150000)
   end)
 end)

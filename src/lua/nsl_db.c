@@ -405,14 +405,10 @@ static int db_reset(lua_State *L) {
 /***
 Writes what the handle has counted of queues, for charts, if it is time.
 @function db:tell
-@return integer µs until there is more to write, or nil: there is nothing
+@return integer µs until there is more to write; 0: there is nothing
 */
 static int db_tell(lua_State *L) {
-  int64_t in = ns_tell_minutes(nsl_checkdb(L));
-  if (in > 0)
-    lua_pushinteger(L, in);
-  else
-    lua_pushnil(L);
+  lua_pushinteger(L, ns_tell_minutes(nsl_checkdb(L)));
   return 1;
 }
 

@@ -290,7 +290,7 @@ local function round(self)
   ok, message, code = fire_all(self)
   if not ok then return nil, message, code end
   local untold = self.handle:tell() -- the next tick may be a day away
-  return math.min(self.declare_at - core.clock(), (untold or DECLARE * 1000000) / 1000000)
+  return math.min(self.declare_at - core.clock(), untold > 0 and untold / 1000000 or DECLARE)
 end
 
 --- Works until the host ends.
