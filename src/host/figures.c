@@ -1,6 +1,6 @@
 /*
 ** The thread of the figures of the database. It sleeps until a request asks for some, and then
-** has lua/nightshift/report/init.lua read them. The text of samples is made here, with the words
+** has lua/nightshift/report/figures.lua read them. The text of samples is made here, with the words
 ** of http/metrics.c.
 **
 ** Invariant: it shares only the exchange and the server's answers with the host. (Not asserted: a
@@ -152,7 +152,7 @@ ns_status nsh_figures_start(nsh_figures **out, const nsh_config *cfg, nsh_exchan
   f->runner = (nsh_runner){.cfg = cfg,
                            .exchange = exchange,
                            .wakes = nsh_http_wakes(http),
-                           .module = "nightshift.report",
+                           .module = "nightshift.report.figures",
                            .push_host = push_host,
                            .main = work};
   return nsh_runner_start(&f->runner, err);

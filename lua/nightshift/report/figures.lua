@@ -1,0 +1,130 @@
+--- The database's figures in a host's /metrics. A host has them read when a request asks
+-- (src/host/figures.c), at most every five seconds.
+--
+-- An account of a host may read no history, so its figures may lack dead jobs.
+
+local core = require "nightshift.core"
+local hosts = require "nightshift.report.hosts"
+local report = require "nightshift.report"
+
+local MOST <const>, STATES <const> = report.MOST, report.STATES
+
+local UNSERVED_AGE = 10 -- s: names without a handler are looked for so often
+local READ_TIMEOUT = 5 -- s
+
+local function tell_queues(host, queues)
+  host.family("nightshift_jobs", "Jobs by queue and state; counts stop at " .. MOST .. ".")
+  for _, row in ipairs(queues) do
+    for _, state in ipairs(STATES) do
+      if row[state] then host.sample("nightshift_jobs", row[state], "queue", row.name, "state", state) end
+    end
+  end
+  host.family("nightshift_jobs_capped", "1: there may be more jobs than were counted.")
+  for _, row in ipairs(queues) do
+    for _, state in ipairs(STATES) do
+      if row.approximate and row.approximate[state] then
+        host.sample("nightshift_jobs_capped", 1, "queue", row.name, "state", state)
+      end
+    end
+  end
+  host.family("nightshift_queue_oldest_ready_age_seconds", "How long the oldest ready job has waited; 0: none is.")
+  for _, row in ipairs(queues) do
+    host.sample("nightshift_queue_oldest_ready_age_seconds", math.max(row.oldest or 0, 0), "queue", row.name)
+  end
+  host.family("nightshift_queue_paused", "1: none of its jobs is started.")
+  for _, row in ipairs(queues) do
+    host.sample("nightshift_queue_paused", row.paused and 1 or 0, "queue", row.name)
+  end
+end
+
+--- Ready jobs that no live host has a handler for, by queue.
+local function tell_unserved(self)
+  local now = core.clock()
+  if not self.unserved or now - self.unserved_at > UNSERVED_AGE then
+    local rows, message, code = hosts.unserved(self.handle)
+    if not rows then return nil, message, code end
+    local sums = {}
+    for _, row in ipairs(rows) do sums[row.queue] = (sums[row.queue] or 0) + row.n end
+    self.unserved, self.unserved_at = sums, now
+  end
+  self.host.family("nightshift_jobs_unserved", "Ready jobs with a name that no live host serves.")
+  for queue, n in pairs(self.unserved) do self.host.sample("nightshift_jobs_unserved", n, "queue", queue) end
+  return true
+end
+
+local OTHER = "other" -- queues behind the first hundred together
+
+--- Pushed jobs by queue, as their handles have told them: sums that no restart sets back. Queues have
+-- their own counts by the order in which they were made, so no count moves to another one.
+local function tell_pushed(self)
+  local rows, message, code = self.handle:execute("@report_pushed")
+  if not rows then return code == "DENIED" or nil, message, code end -- an account with older grants
+  local counts, names, rest = {}, {}, 0
+  for _, row in ipairs(rows) do
+    rest = row.queue and rest - row.pushed or rest + row.pushed
+    if row.queue and row.removed == 0 then counts[row.queue], names[#names + 1] = row.pushed, row.queue end
+  end
+  if rest > 0 then
+    if not counts[OTHER] then names[#names + 1] = OTHER end
+    counts[OTHER] = (counts[OTHER] or 0) + rest
+  end
+  self.host.family("nightshift_jobs_enqueued_total", "Jobs that hosts and programs have pushed since the tables were "
+    .. "made, told once a minute; not those of SQL.", "counter")
+  for _, name in ipairs(names) do
+    self.host.sample("nightshift_jobs_enqueued_total", counts[name], "queue", name)
+  end
+  return true
+end
+
+--- Tells all figures; then the server's version.
+local function tell_figures(self)
+  local handle, host = self.handle, self.host
+  local server, message, code = handle:execute "@report_server"
+  if not server then return nil, message, code end
+  local now, queues, holders
+  now, message, code = handle:now()
+  if not now then return nil, message, code end
+  queues, message, code = report.queues(handle, now, true)
+  if not queues then return nil, message, code end
+  holders, message, code = handle:execute "@report_holders"
+  if not holders then return nil, message, code end
+  tell_queues(host, queues)
+  local live = 0
+  for _, row in ipairs(holders) do live = live + (row.kind == "host" and 1 or 0) end
+  host.family("nightshift_hosts", "Live hosts of the database.")
+  host.sample("nightshift_hosts", live)
+  local ok
+  ok, message, code = tell_unserved(self)
+  if ok then ok, message, code = tell_pushed(self) end
+  if not ok then return nil, message, code end
+  return server[1].version
+end
+
+local figures, Reader = {}, {}
+Reader.__index = Reader
+
+--- Answers requests until the host ends. What fails is said once, until it is well again.
+function Reader:run()
+  while not self.host.wait() do
+    local server, message = tell_figures(self)
+    if not server and message ~= self.told then self.host.log("warn", "figures.failed", "error", message) end
+    self.told = not server and message or nil
+    self.host.tell(server ~= nil, server or nil)
+  end
+  self.db:close()
+end
+
+--- Opens the runner that reads them.
+---@param connection table options of nightshift.open
+---@param host table
+---@return table|nil
+---@return string? message
+---@return string? code
+function figures.open(connection, host)
+  connection.read_timeout = math.min(connection.read_timeout or READ_TIMEOUT, READ_TIMEOUT)
+  local db, message, code = require "nightshift".open(connection)
+  if not db then return nil, message, code end
+  return setmetatable({ db = db, handle = db._handle, host = host }, Reader)
+end
+
+return figures

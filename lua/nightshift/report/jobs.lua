@@ -1,0 +1,296 @@
+--- Listings of jobs by a filter, and kinds of errors; read-only.
+--
+-- Where no key leads to the wanted jobs alone, a listing looks at a bounded number of them. So it
+-- costs the same however many jobs there are.
+
+local core = require "nightshift.core"
+local filter = require "nightshift.filter"
+local options = require "nightshift.options"
+local units = require "nightshift.units"
+
+local jobs = {}
+
+local LOOK = 20000 -- jobs that a listing looks at when no key leads to the wanted ones alone
+local GLANCE = 1000 -- and first at so many, which may be enough
+local PASS = 100000 -- the same, where rows of other queues are passed by in the key
+local EVERY = math.maxinteger
+
+--- The filter of db:jobs.
+jobs.FILTER = filter.with {
+  limit = options.integer(1, 1 << 31),
+  after = options.integer(1, math.maxinteger),
+}
+
+-- One function per listing: the core handle, then the bound filter and limit.
+local listings = {}
+
+--- Adds the rows of a second statement, with a limit as its last parameter, up to `limit` in all.
+local function and_then(handle, rows, limit, statement, ...)
+  if #rows >= limit then return rows end
+  local params = table.pack(...)
+  params[params.n + 1] = limit - #rows
+  local more, message, code = filter.call(handle, statement, table.unpack(params, 1, params.n + 1))
+  if not more then return nil, message, code end
+  return table.move(more, 1, #more, #rows + 1, rows)
+end
+
+-- First jobs in ready, then due jobs that were not yet moved there.
+function listings.ready(handle, wanted, limit)
+  local first, behind = 0, 0x7FFFFFFF
+  if wanted.queue ~= core.null then first, behind = wanted.queue, wanted.queue + 1 end
+  local rows, message, code = filter.call(handle, "report_jobs_ready", first, behind, wanted, limit)
+  if not rows then return nil, message, code end
+  return and_then(handle, rows, limit, "report_jobs_due", wanted)
+end
+
+function listings.scheduled(handle, wanted, limit)
+  return filter.call(handle, "report_jobs_scheduled", wanted, limit)
+end
+
+-- A batch names its jobs until the last is settled, so many claims may be of jobs that have
+-- gone on. Then all are looked at.
+function listings.running(handle, wanted, limit)
+  local rows, message, code
+  for _, look in ipairs { math.max(limit, LOOK), EVERY } do
+    rows, message, code = filter.call(handle, "report_jobs_running", look, wanted, limit)
+    if not rows or #rows >= limit then break end
+  end
+  return rows, message, code
+end
+
+-- First jobs that wait for other jobs, then jobs that wait for a signal.
+function listings.waiting(handle, wanted, limit)
+  local rows, message, code = filter.call(handle, "report_jobs_waiting", wanted, limit, wanted, limit, limit)
+  if not rows then return nil, message, code end
+  return and_then(handle, rows, limit, "report_jobs_awaiting", LOOK, wanted)
+end
+
+local function every_state(handle, wanted, limit)
+  return filter.call(handle, "report_jobs_all", wanted, limit, wanted, limit, limit)
+end
+
+--- The ends of pages with LOOK live and LOOK ended jobs, or all that are left: ids, 0 for all.
+-- nil for jobs that cannot have the state.
+local function page_ends(handle, state, after)
+  local rows, message, code = handle:execute("@report_jobs_from", after, LOOK - 1, after, LOOK - 1)
+  if not rows then return nil, message, code end
+  return { live = not filter.ENDED[state] and (rows[1].live or 0) or nil,
+    ended = (not state or filter.ENDED[state]) and (rows[1].ended or 0) or nil }
+end
+
+--- Live and ended jobs of two statements, newest id first: `limit` at most. `ask` runs one of them.
+local function by_id(state, limit, ask)
+  local list = {}
+  for _, kind in ipairs { "live", "ended" } do
+    if not state or (kind == "ended") == (filter.ENDED[state] == true) then
+      local rows, message, code = ask(kind)
+      if not rows then return nil, message, code end
+      table.move(rows, 1, #rows, #list + 1, list)
+    end
+  end
+  table.sort(list, function(a, b) return a.id > b.id end)
+  while #list > limit do list[#list] = nil end
+  return list
+end
+
+--- Jobs by id, newest first, below `after`: as many as are found among LOOK live ones and
+-- LOOK ended ones. Then how to go on, if there are more to look at.
+local function page(handle, ends, wanted, state, after, limit)
+  local s = state or core.null
+  local list, message, code = by_id(state, limit, function(kind)
+    return filter.call(handle, "report_jobs_page_" .. kind, after, ends[kind], s, s, wanted, limit)
+  end)
+  if not list then return nil, message, code end
+  local down = math.max(ends.live or 0, ends.ended or 0)
+  while #list > 0 and list[#list].id < down do list[#list] = nil end
+  if #list >= limit then return list, { after = list[#list].id } end
+  return list, down > 0 and { after = down, looked = LOOK } or nil
+end
+
+--- Children of a job, by id, newest first. All of them are looked at.
+local function children(handle, given, wanted, after, limit)
+  local s = given.state or core.null
+  local list, message, code = by_id(given.state, limit, function(kind)
+    return filter.call(handle, "report_jobs_child_" .. kind, given.parent, after, s, s, wanted, limit)
+  end)
+  if not list then return nil, message, code end
+  return list, #list >= limit and { after = list[#list].id } or nil
+end
+
+--- Jobs with a tag, by id, newest first: as many as are found among LOOK.
+local function tagged(handle, given, wanted, after, limit)
+  local s = given.state or core.null
+  local rows, message, code = handle:execute("@report_jobs_tagged_from", given.tag, after, LOOK - 1)
+  if not rows then return nil, message, code end
+  local down, list = rows[1] and rows[1].id or 0
+  list, message, code = by_id(given.state, limit, function(kind)
+    return filter.call(handle, "report_jobs_tagged_" .. kind, given.tag, after, down, s, s, wanted, limit)
+  end)
+  if not list then return nil, message, code end
+  if #list >= limit then return list, { after = list[#list].id } end
+  return list, down > 0 and { after = down, looked = LOOK } or nil
+end
+
+--- Jobs among the LOOK that ended last.
+local function among_last(listed, last_of, wanted, limit)
+  for _, look in ipairs { math.max(limit, GLANCE), LOOK } do
+    local list, message, code = listed(wanted.since, core.null, look)
+    if not list then return nil, message, code end
+    if #list >= limit then return list, { after = list[#list].id } end
+    if look >= LOOK then
+      local rows
+      rows, message, code = last_of(LOOK)
+      if not rows then return nil, message, code end
+      return list, rows[1] and { after = rows[1].id, looked = LOOK } or nil
+    end
+  end
+end
+
+--- Jobs of a queue among the `look` that ended last: others are passed by in the key.
+local function of_queue(listed, last_of, wanted, limit, look)
+  local rows, message, code = last_of(look)
+  if not rows then return nil, message, code end
+  local last, list = rows[1]
+  list, message, code = listed(last and last.finished_at or wanted.since, wanted.queue, limit)
+  if not list then return nil, message, code end
+  while last and #list > 0 and list[#list].finished_at == last.finished_at and list[#list].id < last.id do
+    list[#list] = nil -- many end at one instant
+  end
+  if #list >= limit then return list, { after = list[#list].id } end
+  if last and look < PASS then return of_queue(listed, last_of, wanted, limit, PASS) end
+  return list, last and { after = last.id, looked = look } or nil
+end
+
+--- Jobs of one outcome, the last that ended first, behind `after`.
+local function ended(handle, given, wanted, limit)
+  local state, at, id = given.state, math.maxinteger, given.after or math.maxinteger
+  local rows, list, message, code
+  if given.after then
+    rows, message, code = handle:execute("@report_jobs_ended_at", id, state)
+    if not rows then return nil, message, code end
+    if not rows[1] then
+      return nil, ("job %d, which the list is to go on behind, is not %s any more"):format(id, state), "NOT_FOUND"
+    end
+    at = rows[1].finished_at
+  end
+  local function listed(from, queue, look)
+    return filter.call(handle, "report_jobs_finished", state, from, at, at, id, queue, queue, look, wanted, limit)
+  end
+  local function last_of(look)
+    return handle:execute("@report_jobs_ended_from", state, wanted.since, at, at, id, look - 1)
+  end
+  if given.name or given.error then return among_last(listed, last_of, wanted, limit) end
+  if given.queue then return of_queue(listed, last_of, wanted, limit, GLANCE) end
+  list, message, code = listed(wanted.since, core.null, limit)
+  if not list then return nil, message, code end
+  return list, #list >= limit and { after = list[#list].id } or nil
+end
+
+--- Does a key lead to the wanted live jobs?
+local function has_key(given)
+  if given.after then return false end
+  if not filter.restricts(given) or given.state == "running" then return true end
+  return given.state == "ready" and given.queue and not (given.name or given.error or given.since)
+end
+
+--- Lists jobs; a queue that does not exist has none. Where no key leads to the wanted jobs they
+-- are looked for by id. If there are many, the second value says how to go on.
+---@param handle userdata core handle
+---@param given nightshift.JobFilter checked
+---@return table[]? rows
+---@return {after: integer, looked: integer?}|string|nil more
+---@return string? code
+function jobs.list(handle, given)
+  local state, limit, after = given.state, given.limit or 50, given.after or math.maxinteger
+  local wanted, message, code = filter.bind(handle, given)
+  if not wanted then return wanted == false and {} or nil, message, code end
+  if given.parent then return units.rows(children(handle, given, wanted, after, limit)) end
+  if given.tag then return units.rows(tagged(handle, given, wanted, after, limit)) end
+  if filter.ENDED[state] then return units.rows(ended(handle, given, wanted, limit)) end
+  if not has_key(given) then
+    local ends
+    ends, message, code = page_ends(handle, state, after)
+    if not ends then return nil, message, code end
+    if given.after or (ends.live or 0) > 0 or (ends.ended or 0) > 0 then
+      return units.rows(page(handle, ends, wanted, state, after, limit))
+    end
+  end
+  if state then return units.rows(listings[state](handle, wanted, limit)) end
+  local rows
+  rows, message, code = every_state(handle, wanted, limit)
+  if not rows then return nil, message, code end
+  if #rows < limit then return units.rows(rows) end
+  return units.rows(rows, { after = rows[#rows].id })
+end
+
+-- --------------------------------------------------------------------- errors
+
+--- The options of db:errors.
+jobs.ERRORS = {
+  queue = filter.CONDITIONS.queue, name = filter.CONDITIONS.name, since = filter.CONDITIONS.since,
+  limit = options.integer(1, 1 << 31),
+  look = options.integer(1, 1 << 31),
+}
+
+--- Adds kinds of errors to those that were found; `count` has the number.
+local function add_kinds(kinds, by_error, rows, count)
+  for _, row in ipairs(rows) do
+    local kind = by_error[row.error]
+    if not kind then
+      kind = { error = row.error, count = 0, dead = 0, retrying = 0, first = row.first, last = row.last, id = row.id }
+      by_error[row.error], kinds[#kinds + 1] = kind, kind
+    end
+    if row.last > kind.last then kind.id = row.id end
+    kind[count], kind.count = row.n, kind.count + row.n
+    kind.first, kind.last = math.min(kind.first, row.first), math.max(kind.last, row.last)
+  end
+end
+
+--- Adds queue and name of the job that stands for each kind.
+local function add_jobs(handle, kinds)
+  local ids, kind_of = {}, {}
+  for i, kind in ipairs(kinds) do
+    ids[i] = kind.id
+    kind_of[kind.id] = kind
+  end
+  local list = "[" .. table.concat(ids, ",") .. "]"
+  local rows, message, code = handle:execute("@report_errors_jobs", list, list)
+  if not rows then return nil, message, code end
+  for _, row in ipairs(rows) do
+    local kind = kind_of[row.id]
+    kind.queue, kind.name = row.queue, row.name
+  end
+  return kinds
+end
+
+--- Kinds of errors of dead jobs, and of jobs that wait for another attempt: the most frequent
+-- first. `looked`: it has looked at so many jobs of either, and there are more.
+---@param handle userdata core handle
+---@param given table checked
+---@return nightshift.ErrorKind[]? kinds
+---@return {looked: integer}|string|nil more
+---@return string? code
+function jobs.errors(handle, given)
+  local wanted, message, code = filter.bind(handle, given)
+  if not wanted then return wanted == false and {} or nil, message, code end
+  local queue, name, look, limit = wanted.queue, given.name or core.null, given.look or LOOK, given.limit or 50
+  local kinds, by_error, rows, more = {}, {}
+  rows, message, code = handle:execute("@report_errors_dead", wanted.since, look, queue, queue, name, name)
+  if not rows then return nil, message, code end
+  add_kinds(kinds, by_error, rows, "dead")
+  rows, message, code = handle:execute("@report_errors_scheduled", look, queue, queue, name, name, wanted.since)
+  if not rows then return nil, message, code end
+  add_kinds(kinds, by_error, rows, "retrying")
+  more, message, code = handle:execute("@report_errors_more", wanted.since, look, look)
+  if not more then return nil, message, code end
+  table.sort(kinds, function(a, b)
+    if a.count ~= b.count then return a.count > b.count end
+    return a.error < b.error
+  end)
+  while #kinds > limit do kinds[#kinds] = nil end
+  kinds, message, code = add_jobs(handle, kinds)
+  if not kinds then return nil, message, code end
+  return units.rows(kinds, (more[1].dead or more[1].scheduled) and { looked = look } or nil)
+end
+
+return jobs
