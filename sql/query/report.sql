@@ -212,8 +212,9 @@ WHERE kind = 'host' AND dead IS NULL AND boot_id LIKE CONCAT(?, ' %')
   AND NOT IS_FREE_LOCK(CONCAT('nightshift:', {here}, ':', id))
 
 -- name: report_jobs_all
--- Live jobs and ended ones of every state, newest id first. Params: filter, limit; the same
--- again for the finished ones; limit. Index: job and finished PRIMARY, backwards. Locks: none.
+-- Live jobs and ended ones of every state, newest id first; claimed ones as if they were not. Params:
+-- filter, limit; filter and limit again, of finished ones; limit. Index: job and finished PRIMARY,
+-- backwards. Locks: none.
 (SELECT {live_columns}, NULL AS finished_at, NULL AS reason, NULL AS error, NULL AS started,
         NULL AS host, NULL AS worker
  FROM (SELECT id, queue_id, name, unmet, due, rank, run, attempts, polls,
@@ -222,7 +223,7 @@ WHERE kind = 'host' AND dead IS NULL AND boot_id LIKE CONCAT(?, ' %')
        WHERE {filter_live}
        ORDER BY id DESC LIMIT ?) j
  JOIN nightshift_queue q ON q.id = j.queue_id
- LEFT JOIN {claims})
+ LEFT JOIN {no_claims})
 UNION ALL
 (SELECT f.id, q.name, f.name, f.outcome,
         f.priority, f.run, f.attempts, f.polls, f.crashes, f.max_attempts,
@@ -250,27 +251,42 @@ WHERE {filter_live}
 ORDER BY j.id LIMIT ?
 
 -- name: report_jobs_child_ended
--- Ended children of a job, newest id first. Params: parent, an id: all below; outcome or NULL
--- twice, filter, limit. Index: child PRIMARY, a range: all children; finished PRIMARY. Locks: none.
-SELECT {ended_columns}
-FROM nightshift_child p FORCE INDEX (PRIMARY)
-STRAIGHT_JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = p.id
-STRAIGHT_JOIN nightshift_queue q ON q.id = f.queue_id
+-- Ended jobs among some children, newest id first. Params: [id,…], outcome or NULL twice, filter,
+-- limit. Index: finished PRIMARY, one row at a time. Locks: none.
+SELECT STRAIGHT_JOIN {ended_columns}
+FROM JSON_TABLE(?, {ids}) p
+JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = p.id
+JOIN nightshift_queue q ON q.id = f.queue_id
 {ended_holder}
-WHERE p.parent = ? AND p.id < ? AND (? IS NULL OR f.outcome = ?) AND {filter_ended}
+WHERE (? IS NULL OR f.outcome = ?) AND {filter_ended}
 ORDER BY f.id DESC LIMIT ?
 
 -- name: report_jobs_child_live
--- Live children of a job, newest id first. Params: parent, an id: all below; state or NULL
--- twice, filter, limit. Index: child PRIMARY, a range: all children; job PRIMARY; all leases,
--- once. Locks: none.
-SELECT {live_columns}
-FROM nightshift_child p FORCE INDEX (PRIMARY)
-STRAIGHT_JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = p.id
-STRAIGHT_JOIN nightshift_queue q ON q.id = j.queue_id
-LEFT JOIN {claims}
-WHERE p.parent = ? AND p.id < ? AND (? IS NULL OR {state} = ?) AND {filter_live}
+-- Live jobs among some children, newest id first. Params: [id,…], ids of claims, state or NULL twice,
+-- filter, limit. Index: job PRIMARY, one row at a time; all leases, once. Locks: none.
+SELECT STRAIGHT_JOIN {live_columns}
+FROM JSON_TABLE(?, {ids}) p
+JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = p.id
+JOIN nightshift_queue q ON q.id = j.queue_id
+LEFT JOIN {claims_if}
+WHERE (? IS NULL OR {state} = ?) AND {filter_live}
 ORDER BY j.id DESC LIMIT ?
+
+-- name: report_jobs_children
+-- The last children of a job. Params: parent, an id: all below; limit. Index: child PRIMARY, a range:
+-- all children, index only. Locks: none.
+SELECT id FROM nightshift_child FORCE INDEX (PRIMARY)
+WHERE parent = ? AND id < ? ORDER BY id DESC LIMIT ?
+
+-- name: report_jobs_claimed
+-- Which of some jobs are claimed. Params: [[id,run],…]. Index: all leases, once. Locks: none.
+SELECT t.id FROM nightshift_lease l, JSON_TABLE(l.jobs, {tokens}) t
+WHERE (t.id, t.run) IN (SELECT v.id, v.run FROM JSON_TABLE(?, {tokens}) v)
+
+-- name: report_jobs_claims
+-- Are there more claims than so many? Params: how many. Index: leases, as far as is counted. Locks:
+-- none.
+SELECT t.id FROM nightshift_lease l, JSON_TABLE(l.jobs, {tokens}) t LIMIT 1 OFFSET ?
 
 -- name: report_jobs_due
 -- Jobs that are due and not yet moved into ready, oldest first: ready for all but a claim.
@@ -330,13 +346,13 @@ WHERE f.id < ? AND f.id >= ? AND (? IS NULL OR f.outcome = ?) AND {filter_ended}
 ORDER BY f.id DESC LIMIT ?
 
 -- name: report_jobs_page_live
--- Live jobs by id, newest first. Params: an id, all below; an id, that one and all above;
--- state or NULL twice, filter, limit. Index: job PRIMARY, a range, backwards; all leases, once.
--- Locks: none.
+-- Live jobs by id, newest first. Params: ids of claims; an id, all below; an id, that one and all above;
+-- state or NULL twice, filter, limit. Index: job PRIMARY, a range, backwards; all leases,
+-- once. Locks: none.
 SELECT {live_columns}
 FROM nightshift_job j FORCE INDEX (PRIMARY)
 STRAIGHT_JOIN nightshift_queue q ON q.id = j.queue_id
-LEFT JOIN {claims}
+LEFT JOIN {claims_if}
 WHERE j.id < ? AND j.id >= ? AND (? IS NULL OR {state} = ?) AND {filter_live}
 ORDER BY j.id DESC LIMIT ?
 
@@ -402,36 +418,29 @@ SELECT job_id AS id FROM nightshift_tag FORCE INDEX (tag)
 WHERE tag = ? AND job_id < ? ORDER BY job_id DESC LIMIT 1 OFFSET ?
 
 -- name: report_jobs_tagged_live
--- Live jobs with a tag, newest id first. Params: tag, an id: all below; an id: that one and all
--- above; state or NULL twice, filter, limit. Index: tag, a range, backwards; job PRIMARY; all
--- leases, once. Locks: none.
+-- Live jobs with a tag, newest id first. Params: ids of claims; tag, an id: all below; an id:
+-- that one and all above; state or NULL twice, filter, limit. Index: tag, a range, backwards; job
+-- PRIMARY; all leases, once. Locks: none.
 SELECT {live_columns}
 FROM nightshift_tag p FORCE INDEX (tag)
 STRAIGHT_JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = p.job_id
 STRAIGHT_JOIN nightshift_queue q ON q.id = j.queue_id
-LEFT JOIN {claims}
+LEFT JOIN {claims_if}
 WHERE p.tag = ? AND p.job_id < ? AND p.job_id >= ? AND (? IS NULL OR {state} = ?)
   AND {filter_live}
 ORDER BY p.job_id DESC LIMIT ?
 
 -- name: report_jobs_waiting
--- Jobs that wait for other jobs, each once. The inner query stops as soon as it has found
--- enough different jobs. While pauses are on it reads all live jobs, to find paused ones
--- without an edge. Params: filter, limit; the same again; limit. Index: edge PRIMARY; job PRIMARY.
--- Locks: none.
+-- Jobs that wait for other jobs, each once. The inner query stops as soon as it has found enough
+-- different jobs. Paused ones without an edge are not among them. Params: filter, limit, limit.
+-- Index: edge PRIMARY; job PRIMARY. Locks: none.
 SELECT j.id, q.name AS queue, j.name, 'waiting' AS state,
        {listed_columns}, j.unmet, IF(j.paused > 0, j.paused, NULL) AS paused
-FROM ((SELECT DISTINCT e.job_id
-       FROM nightshift_edge e
-       STRAIGHT_JOIN nightshift_job j ON j.id = e.job_id AND j.unmet > 0
-       WHERE {filter_live}
-       LIMIT ?)
-      UNION
-      (SELECT j.id FROM nightshift_job j LEFT JOIN {lease}
-       WHERE j.paused IS NOT NULL AND (SELECT COUNT(*) FROM nightshift_pause) > 0
-         AND c.id IS NULL
-         AND {filter_live}
-       LIMIT ?)) e
+FROM (SELECT DISTINCT e.job_id
+      FROM nightshift_edge e
+      STRAIGHT_JOIN nightshift_job j ON j.id = e.job_id AND j.unmet > 0
+      WHERE {filter_live}
+      LIMIT ?) e
 STRAIGHT_JOIN nightshift_job j ON j.id = e.job_id
 STRAIGHT_JOIN nightshift_queue q ON q.id = j.queue_id
 ORDER BY j.id LIMIT ?
@@ -495,6 +504,10 @@ WHERE BINARY p.db = BINARY DATABASE()
 -- The names of jobs that are paused, µs since when. Index: PRIMARY, all rows: they are few.
 -- Locks: none.
 SELECT name, since FROM nightshift_paused_name ORDER BY name
+
+-- name: report_pauses
+-- Is any job paused? Index: PRIMARY, one row. Locks: none.
+SELECT id FROM nightshift_pause LIMIT 1
 
 -- name: report_place
 -- The database and server, named the same for all sessions. Key: none. Locks: none.
