@@ -141,6 +141,7 @@ static void put_content(ns_buf *to, ns_bytes queue, const ns_push *jobs, size_t 
                 (long long)p->parent);
     put_text(to, p->after);
     put_text(to, p->tags);
+    put_text(to, p->group);
     ns_buf_addf(to, "%lld ", (long long)p->at);
     ns_buf_addf(to, "%lld %lld %lld ", (long long)p->on_fail_run, (long long)p->on_conflict,
                 (long long)p->period);
@@ -273,6 +274,7 @@ ns_push ns_push_new(const char *name, const char *payload) {
                    .queue = NS_NONE,
                    .unique = NS_NONE,
                    .tags = NS_NONE,
+                   .group = NS_NONE,
                    .priority = NS_PRIORITY,
                    .decay = NS_DECAY,
                    .max_attempts = NS_MAX_ATTEMPTS,
@@ -302,6 +304,14 @@ static ns_status check_key(ns_bytes key, ns_err *err) {
     return NS_OK;
   return ns_fail(err, NS_EINVALID, "the unique key has %zu characters; it must have 1 to %d",
                  count_characters(key), NS_MAX_UNIQUE);
+}
+
+static ns_status check_group(ns_bytes group, ns_err *err) {
+  ns_status st = ns_db_name_check(group, "group", SIZE_MAX, err);
+  if (st != NS_OK || count_characters(group) <= NS_MAX_GROUP)
+    return st;
+  return ns_fail(err, NS_EINVALID, "the group has %zu characters; it must have 1 to %d",
+                 count_characters(group), NS_MAX_GROUP);
 }
 
 static ns_status check_range(const char *what, int64_t value, int64_t min,
@@ -361,6 +371,8 @@ ns_status ns_push_check(const ns_push *p, int64_t max_payload, ns_err *err) {
     st = check_unique(p, err);
   if (st == NS_OK && p->tags.p != NULL)
     st = ns_push_tags_check(p->tags, err);
+  if (st == NS_OK && p->group.p != NULL)
+    st = check_group(p->group, err);
   if (st == NS_OK && p->at != 0)
     st = check_at(p, err);
   if (st == NS_OK && p->payload.p == NULL)
