@@ -65,6 +65,7 @@ nightshift.null = nil
 ---@field history "all"|"failed"|nil "failed": jobs that are done and have no parent leave no
 ---history; default "all"
 ---@field no_schema boolean? skip the check of the tables' version, for migrate
+---@field no_look boolean? opening gives back no claims of dead holders: hosts do so
 
 --- Opens a database handle. Without an address: $NIGHTSHIFT_URL, and without
 --- that the private server of the working directory.

@@ -39,6 +39,7 @@ local OPEN = {
   max_payload = options.integer(1, 1 << 30),
   max_children = options.integer(1, 1000000),
   no_schema = options.typed "boolean",
+  no_look = options.typed "boolean",
   history = options.one_of("all", "failed"),
 }
 
