@@ -53,7 +53,8 @@ describe("the testing kit", function()
     local jobs = assert(t:pushed { queue = "mail" })
     assert.equal(1, #jobs)
     assert.same({ "email.send", { to = "a", list = { 1, { deep = true } } }, 7, "ready", "k", "tenant:7", 0 },
-      { jobs[1].name, jobs[1].payload, jobs[1].priority, jobs[1].state, jobs[1].unique, jobs[1].group, jobs[1].attempts })
+      { jobs[1].name, jobs[1].payload, jobs[1].priority, jobs[1].state, jobs[1].unique, jobs[1].group,
+        jobs[1].attempts })
     local function n(filter) return #assert(t:pushed(filter)) end
     assert.equal(2, n { name = "email.send" })
     assert.equal(1, n { payload = { list = { [2] = { deep = true } } } })

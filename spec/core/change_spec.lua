@@ -518,7 +518,8 @@ describe("groups", function()
     local failed = assert(q:push("a", 1, { group = "h", delay = 60 }))
     local doomed = assert(q:push("b", 1, { group = "i", after = { failed } }))
     assert(handle:cancel(failed))
-    assert(handle:execute("CALL nightshift_push('q', 'c', 'null', ?)", ('{"group": "j", "after": [%d]}'):format(failed)))
+    assert(handle:execute("CALL nightshift_push('q', 'c', 'null', ?)",
+      ('{"group": "j", "after": [%d]}'):format(failed)))
     assert.same({ "h", "i" }, { group_of(failed), group_of(doomed) })
     assert.equal("j", group_of(handle:execute("SELECT @nightshift_id AS id")[1].id))
   end)
@@ -532,7 +533,8 @@ describe("groups", function()
     assert.is_nil(group_of(id))
     assert(handle:queue "w":push("dies", 1, { group = "g", max_attempts = 1 }))
     assert.equal(0, (host.drain(url, [[local nightshift = require "nightshift"
-      return { dies = { run = function() error "no" end, on_dead = "told" }, told = function(job) return job.group == nil end }
+      return { dies = { run = function() error "no" end, on_dead = "told" },
+        told = function(job) return job.group == nil end }
     ]], { "--drain", "--queues", "w" })))
     assert.equal("true\tNULL", db.sql("SELECT result, group_key FROM nightshift_history WHERE name = 'told'", name))
   end)
@@ -560,8 +562,8 @@ describe("groups", function()
       assert.equal(group, group_of(assert(q:push("a", 1, { group = group }))))
       assert(q:push_many { { "b", 1, { group = group } }, { "b", 2 } })
     end
-    assert.equal("7\t7", db.sql("SELECT COUNT(DISTINCT group_key), COUNT(group_key) FROM nightshift_job WHERE name = 'b'",
-      name))
+    assert.equal("7\t7", db.sql([[SELECT COUNT(DISTINCT group_key), COUNT(group_key)
+      FROM nightshift_job WHERE name = 'b']], name))
     for what, bad in pairs { ["191 characters; it must have 1 to 190"] = ("\u{e9}"):rep(191), ["0 characters"] = "",
       ["control character"] = "a\u{85}b", ["UTF%-8"] = "\xff" } do
       local id, message, code = q:push("a", 1, { group = bad })

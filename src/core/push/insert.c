@@ -433,7 +433,7 @@ ns_status ns_push_write_one(ns_db *db, const ns_insert *row, bool *ring, bool *c
   return st == NS_OK ? ns_db_run_whole(db, NS_SQL_PUSH_ONE, params, cut, err) : st;
 }
 
-/* -------------------------------------------------------------- tags */
+/* -------------------------------------------------------------- tags, group */
 
 /* Texts in "[\"a\",…]"; 0: it is no such list, or one of none. */
 static size_t count_texts(ns_bytes list) {
@@ -459,6 +459,14 @@ ns_status ns_push_tags_check(ns_bytes tags, ns_err *err) {
     return ns_fail(err, NS_EINVALID, "a job has 1 to %d tags, each a text, as a JSON list",
                    NS_MAX_TAGS);
   return NS_OK;
+}
+
+ns_status ns_push_group_check(ns_bytes group, ns_err *err) {
+  ns_status st = ns_db_name_check(group, "group", SIZE_MAX, err);
+  if (st != NS_OK || ns_utf8_count(group) <= NS_MAX_GROUP)
+    return st;
+  return ns_fail(err, NS_EINVALID, "the group has %zu characters; it must have 1 to %d",
+                 ns_utf8_count(group), NS_MAX_GROUP);
 }
 
 ns_status ns_push_tags_write(ns_db *db, const ns_insert *rows, size_t n, ns_err *err) {

@@ -288,30 +288,14 @@ ns_push ns_push_new(const char *name, const char *payload) {
 
 /* ------------------------------------------------------------- checking */
 
-/* Characters, not bytes: the server counts them for the key's column. */
-static size_t count_characters(ns_bytes s) {
-  size_t n = 0;
-  for (size_t i = 0; i < s.n; i++)
-    n += ((unsigned char)s.p[i] & 0xC0) != 0x80;
-  return n;
-}
-
 /* Unlike a name a key may be any text: it is never shown as it is. */
 static ns_status check_key(ns_bytes key, ns_err *err) {
   if (!ns_utf8_valid(key))
     return ns_fail(err, NS_EINVALID, "the unique key is not valid UTF-8");
-  if (key.n > 0 && count_characters(key) <= NS_MAX_UNIQUE)
+  if (key.n > 0 && ns_utf8_count(key) <= NS_MAX_UNIQUE)
     return NS_OK;
   return ns_fail(err, NS_EINVALID, "the unique key has %zu characters; it must have 1 to %d",
-                 count_characters(key), NS_MAX_UNIQUE);
-}
-
-static ns_status check_group(ns_bytes group, ns_err *err) {
-  ns_status st = ns_db_name_check(group, "group", SIZE_MAX, err);
-  if (st != NS_OK || count_characters(group) <= NS_MAX_GROUP)
-    return st;
-  return ns_fail(err, NS_EINVALID, "the group has %zu characters; it must have 1 to %d",
-                 count_characters(group), NS_MAX_GROUP);
+                 ns_utf8_count(key), NS_MAX_UNIQUE);
 }
 
 static ns_status check_range(const char *what, int64_t value, int64_t min,
@@ -372,7 +356,7 @@ ns_status ns_push_check(const ns_push *p, int64_t max_payload, ns_err *err) {
   if (st == NS_OK && p->tags.p != NULL)
     st = ns_push_tags_check(p->tags, err);
   if (st == NS_OK && p->group.p != NULL)
-    st = check_group(p->group, err);
+    st = ns_push_group_check(p->group, err);
   if (st == NS_OK && p->at != 0)
     st = check_at(p, err);
   if (st == NS_OK && p->payload.p == NULL)
