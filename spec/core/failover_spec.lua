@@ -124,7 +124,7 @@ describe("a list of servers", function()
 
   it("the doctor asks that the primary waits before it shows what it has committed", function()
     local function replication()
-      local _, out = proc.nightshift({ "doctor", "--json" }, URL:gsub("shop:Shop%-1", "root"))
+      local _, out = proc.nightshift({ "doctor", "--json" }, (URL:gsub("shop:Shop%-1", "root")))
       for _, check in ipairs(nightshift.decode(out).findings) do
         if check.name == "replication" then return check end
       end
