@@ -227,7 +227,7 @@ describe("a promotion", function()
     local web = proc.start { proc.program, "web", "--listen", "127.0.0.1:0", env = { NIGHTSHIFT_URL = URL } }
     local at = web:wait_line "the pages are at (http://[^%s]+)"
     local function is_seen(text)
-      return (http.request(at .. "jobs") or ""):find(text, 1, true)
+      return (http.request(at .. "jobs?queue=other") or ""):find(text, 1, true)
     end
     assert.equal(primary, server_of(handle))
     assert.is_nil(is_seen "after.change")
