@@ -65,6 +65,7 @@ nightshift.null = nil
 ---@field history "all"|"failed"|nil "failed": jobs that are done and have no parent leave no
 ---history; default "all"
 ---@field no_schema boolean? skip the check of the tables' version, for migrate
+---@field no_look boolean? opening gives back no claims of dead holders: hosts do so
 
 --- Opens a database handle. Without an address: $NIGHTSHIFT_URL, and without
 --- that the private server of the working directory.
@@ -73,6 +74,27 @@ nightshift.null = nil
 ---@return string? message
 ---@return nightshift.Code? code `GONE`, `DENIED`, `SCHEMA`, `SERVER`, `INVALID`
 function nightshift.open(where) end
+
+---@class nightshift.ShardOptions: nightshift.OpenOptions
+---@field shard integer? the number of that database, 0 to 89; else it is learnt when all are first reached
+
+--- Several databases as one. Verbs on a job find the database of its id. Verbs on queues, filters and
+--- lists are of all; `missing` of what they give is a list of databases that are away. Trees,
+--- transactions, unique keys, locks and claims stay within one database.
+---@class nightshift.Sharded: nightshift.Db
+---@field shard fun(self: nightshift.Sharded, number: integer): nightshift.Db?, string?, nightshift.Code? one of them
+---@field of_key fun(self: nightshift.Sharded, key: string|integer): nightshift.Db?, string?, nightshift.Code? that with
+---the jobs of a key
+---@field shards fun(self: nightshift.Sharded): {shard: integer?, place: string, away: string?}[] all, in the order of
+---the list
+
+--- Opens several databases as one, each with a number.
+---@param list (string|nightshift.ShardOptions)[]? URLs, with `shard=N` in them; default: those of $NIGHTSHIFT_URL, with
+---blanks between them
+---@return nightshift.Sharded? db
+---@return string? message
+---@return nightshift.Code? code as of open
+function nightshift.sharded(list) end
 
 --- Monotonic seconds with an unknown start, for measuring.
 ---@return number
@@ -1081,6 +1103,7 @@ local Queue = {}
 --- followed by it. Not in flows and for children
 
 ---@class nightshift.PushOptions
+---@field key string|integer|nil of nightshift.sharded: jobs of one key are of one database
 ---@field delay nightshift.Duration? run it this much later
 ---@field at number|string|nil run it then: seconds since 1970, or a text like "2030-01-31T12:00:00Z"; without `delay`
 ---@field tags string[]? up to 16 of 1 to 64 characters, without control characters

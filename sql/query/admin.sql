@@ -259,6 +259,18 @@ INSERT INTO nightshift_scheduled (run_at, job_id, queue_id, rank, run, kind)
 VALUES (?, ?, ?, ?, ?, ?)
 ON DUPLICATE KEY UPDATE rank = VALUES(rank), run = VALUES(run)
 
+-- name: admin_shard
+-- Params: first block of ids, last block. From now on ids are of these blocks. Where ids have been
+-- given it does nothing. Locks the sequence; DDL, so it commits what is open. Locks: metadata.
+BEGIN NOT ATOMIC
+  DECLARE v_first BIGINT DEFAULT ?;
+  DECLARE v_last BIGINT DEFAULT ?;
+  IF (SELECT minimum_value = 1 AND next_not_cached_value = 1 FROM nightshift_id) THEN
+    EXECUTE IMMEDIATE CONCAT('ALTER SEQUENCE nightshift_id START WITH ', v_first, ' MINVALUE ',
+      v_first, ' MAXVALUE ', v_last, ' RESTART WITH ', v_first);
+  END IF;
+END
+
 -- name: admin_take_ready
 -- Params: queue, rank, ready_at, job. Key: PRIMARY of ready, one row; waits for a session that
 -- claims it. No row: it is claimed; so a KILL QUERY has to make it fail.

@@ -51,8 +51,9 @@ FROM nightshift_holder h
 ORDER BY h.id
 
 -- name: doctor_ids
--- How far the sequence of blocks of ids is.
-SELECT next_not_cached_value AS next FROM nightshift_id
+-- How far the sequence of blocks of ids is, and which blocks are its own.
+SELECT next_not_cached_value AS next, minimum_value AS low, maximum_value AS high
+FROM nightshift_id
 
 -- name: doctor_ids_used
 -- Params: a limit, four times. The highest block in use below it. Index: PRIMARY

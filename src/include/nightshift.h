@@ -84,6 +84,7 @@ typedef struct ns_config {
                            ** counts as lost; default 30 s, for a host_session 20 s */
   int64_t max_payload;     /* bytes; default NS_MAX_PAYLOAD */
   bool no_schema;          /* skip the version check: for init and migrate */
+  bool no_look;            /* opening rescues no dead holders: a host looks for all its handles */
   bool host_session;       /* wait_timeout=30: the caller pings every 10 s */
   size_t statements;       /* that a connection keeps open, if more than usual */
   /* A holder that must not give up is asked this between attempts to reconnect; NULL: one
