@@ -291,7 +291,8 @@ local function judge_semi_sync(seen)
   if is_on(status.rpl_semi_sync_master_status) then
     if point == "AFTER_SYNC" then return end
     return "warn", ("rpl_semi_sync_master_wait_point=%s: hosts see what the replica may never get, so a failover "
-      .. "loses it, or runs it twice"):format(point), "SET GLOBAL rpl_semi_sync_master_wait_point=AFTER_SYNC, and in my.cnf"
+      .. "loses it, or runs it twice"):format(point),
+      "SET GLOBAL rpl_semi_sync_master_wait_point=AFTER_SYNC, and in my.cnf"
   end
   return "warn", ("semi-synchronous replication has stopped to wait: %s replicas acknowledge, so a failover loses what "
     .. "they lack"):format(status.rpl_semi_sync_master_clients or "no"),
