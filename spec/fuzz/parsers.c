@@ -69,7 +69,7 @@ static void check_list(const char *hosts) {
   if (hosts == NULL || strchr(hosts, ',') == NULL)
     return;
   for (; *hosts != '\0'; n++) {
-    FUZZ_CHECK(ns_servers_next(&hosts, &one, &err) == NS_OK);
+    FUZZ_CHECK(ns_link_servers_next(&hosts, &one, &err) == NS_OK);
     FUZZ_CHECK(one.host[0] != '\0' && one.port <= 65535);
   }
   FUZZ_CHECK(n > 1);

@@ -210,7 +210,7 @@ static bool is_no_time_left(const ns_db *db) {
 /* Connects, trying as long as the configuration says. */
 static ns_status reconnect(ns_db *db, ns_err *err) {
   int64_t pause = NS_PAUSE_FIRST;
-  int64_t late = ns_servers_are(ns_db_config_value(db).host) ? RETRY_NEXT : NS_PAUSE_LONGEST;
+  int64_t late = ns_link_servers_are(ns_db_config_value(db).host) ? RETRY_NEXT : NS_PAUSE_LONGEST;
   int64_t soon = ns_mono_us() + RETRY_SOON_FOR;
   ns_status st;
   note_lost_session(db);
@@ -292,7 +292,7 @@ ns_status ns_db_ready(ns_db *db, ns_err *err) {
   if (db->session.used && !db->in_tx && !db->user_tx)
     ns_db_session_end(db);
   if (db->link != NULL && !db->in_tx && !db->user_tx && !db->connecting)
-    ns_servers_ask(db->link, NULL); /* one that was demoted is dead by that */
+    ns_link_servers_ask(db->link, NULL); /* one that was demoted is dead by that */
   if (db->link != NULL && !ns_link_dead(db->link))
     return NS_OK;
   if (db->in_tx || db->connecting || is_no_time_left(db))

@@ -1,7 +1,7 @@
 /*
 ** The connection to MariaDB: opening it, closing it, and the session behind it. The server's
 ** answers are in link/answers.c; statements are in link/statement.c, link/send.c and
-** link/rows.c. Only these five files see mysql.h.
+** link/rows.c. Lists of servers are in link/servers.c. Only these six files see mysql.h.
 **
 ** Invariants: the socket is close-on-exec. After an error that loses the connection the link
 ** is dead for good. No assert for a dead link: no function makes it live again.
@@ -508,7 +508,7 @@ ns_status ns_link_reset(ns_link *l, const ns_config *cfg, ns_err *err) {
   st = mysql_reset_connection(l->my) == 0 ? NS_OK : ns_link_refused(l, err);
   ns_stmt_all_lost(l);
   if (st == NS_OK)
-    st = set_session(l, ns_servers_config(cfg, l->place, &at, &one), err);
+    st = set_session(l, ns_link_servers_config(cfg, l->place, &at, &one), err);
   if (st != NS_OK)
     ns_link_give_up(l);
   return st;

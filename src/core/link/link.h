@@ -172,14 +172,14 @@ unsigned ns_link_place(const ns_link *l);
 
 /* Is the server of a list still one that can write? It is asked once a second at most; the link of
 ** one that cannot is dead. Outside transactions. Errors: GONE, as of any statement. */
-ns_status ns_servers_ask(ns_link *l, ns_err *err);
+ns_status ns_link_servers_ask(ns_link *l, ns_err *err);
 
 /* Is the text a list, or the path of a socket? */
-bool ns_servers_are(const char *hosts);
+bool ns_link_servers_are(const char *hosts);
 
 /* Takes the first server off a list; the rest is "" behind the last. Errors: INVALID. */
-ns_status ns_servers_next(const char **list, ns_server *out, ns_err *err);
-ns_status ns_servers_check(const char *list, ns_err *err);
+ns_status ns_link_servers_next(const char **list, ns_server *out, ns_err *err);
+ns_status ns_link_servers_check(const char *list, ns_err *err);
 
 /* ------------------------------------------------------ database URLs: url.c */
 

@@ -134,7 +134,7 @@ const char *ns_link_name(const char *sql);
 
 /* The configuration for the server at a place of a list. It borrows from 'cfg' and from '*at',
 ** which is filled. */
-const ns_config *ns_servers_config(const ns_config *cfg, unsigned place, ns_server *at,
+const ns_config *ns_link_servers_config(const ns_config *cfg, unsigned place, ns_server *at,
                                    ns_config *room);
 
 /* Writes the error of a dead link. */

@@ -26,7 +26,7 @@
 
 /* ---------------------------------------------------------------------- text */
 
-bool ns_servers_are(const char *hosts) {
+bool ns_link_servers_are(const char *hosts) {
   return hosts != NULL && (strchr(hosts, ',') != NULL || hosts[0] == '/');
 }
 
@@ -83,18 +83,18 @@ static ns_status read_entry(const char *s, size_t n, ns_server *out, ns_err *err
   return NS_OK;
 }
 
-ns_status ns_servers_next(const char **list, ns_server *out, ns_err *err) {
+ns_status ns_link_servers_next(const char **list, ns_server *out, ns_err *err) {
   size_t n = strcspn(*list, ",");
   const char *entry = *list;
   *list += n + (entry[n] == ',');
   return n == 0 ? refuse_entry("one is empty", err) : read_entry(entry, n, out, err);
 }
 
-ns_status ns_servers_check(const char *list, ns_err *err) {
+ns_status ns_link_servers_check(const char *list, ns_err *err) {
   ns_server one;
   ns_status st;
   do
-    st = ns_servers_next(&list, &one, err);
+    st = ns_link_servers_next(&list, &one, err);
   while (st == NS_OK && *list != '\0');
   return st;
 }
@@ -113,11 +113,11 @@ static ns_config config_of(const ns_config *cfg, const ns_server *s) {
   return one;
 }
 
-const ns_config *ns_servers_config(const ns_config *cfg, unsigned place, ns_server *at,
+const ns_config *ns_link_servers_config(const ns_config *cfg, unsigned place, ns_server *at,
                                    ns_config *room) {
   const char *list = cfg->host;
   for (unsigned i = 0; i < place; i++)
-    if (ns_servers_next(&list, at, NULL) != NS_OK)
+    if (ns_link_servers_next(&list, at, NULL) != NS_OK)
       return cfg;
   if (place == 0)
     return cfg;
@@ -125,7 +125,7 @@ const ns_config *ns_servers_config(const ns_config *cfg, unsigned place, ns_serv
   return room;
 }
 
-ns_status ns_servers_ask(ns_link *l, ns_err *err) {
+ns_status ns_link_servers_ask(ns_link *l, ns_err *err) {
   ns_status st;
   if (l->dead || l->place == 0 || l->due > 0 || ns_mono_us() < l->ask_at)
     return NS_OK;
@@ -142,7 +142,7 @@ static ns_status try_server(ns_link **out, const ns_config *cfg, const ns_server
   if (st != NS_OK)
     return st;
   (*out)->place = place;
-  if ((st = ns_servers_ask(*out, err)) == NS_OK)
+  if ((st = ns_link_servers_ask(*out, err)) == NS_OK)
     return NS_OK;
   ns_link_close(*out, false);
   *out = NULL;
@@ -172,7 +172,7 @@ static ns_status try_each(ns_link **out, const ns_config *cfg, ns_err *err) {
   ns_server s;
   ns_err why;
   for (unsigned place = 1; *list != '\0' && !(place > 1 && is_over(cfg)); place++) {
-    if (ns_servers_next(&list, &s, err) != NS_OK)
+    if (ns_link_servers_next(&list, &s, err) != NS_OK)
       return NS_EINVALID;
     if (try_server(out, cfg, &s, place, &why) == NS_OK)
       return NS_OK;
@@ -191,11 +191,11 @@ ns_status ns_link_open(ns_link **out, const ns_config *cfg, ns_err *err) {
   ns_config one;
   const char *path = cfg->host;
   *out = NULL;
-  if (cfg->socket != NULL || !ns_servers_are(cfg->host))
+  if (cfg->socket != NULL || !ns_link_servers_are(cfg->host))
     return ns_link_open_one(out, cfg, err);
   if (strchr(cfg->host, ',') != NULL)
     return try_each(out, cfg, err);
-  if (ns_servers_next(&path, &s, err) != NS_OK)
+  if (ns_link_servers_next(&path, &s, err) != NS_OK)
     return NS_EINVALID;
   one = *cfg;
   one.socket = s.host;

@@ -117,7 +117,7 @@ static ns_status take_list(ns_url *u, char *s, ns_err *err) {
     if (next != NULL)
       *to++ = ',';
   }
-  if (ns_servers_check(u->host, err) == NS_OK)
+  if (ns_link_servers_check(u->host, err) == NS_OK)
     return NS_OK;
   return ns_err_context(err, "database URL");
 }

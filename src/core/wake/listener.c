@@ -461,7 +461,7 @@ static ns_status get_ready(ns_listener *l, ns_err *err) {
     disconnect(l);
     l->owner = getpid();
   }
-  if (l->link != NULL && ns_servers_ask(l->link, NULL) == NS_OK && !ns_link_dead(l->link))
+  if (l->link != NULL && ns_link_servers_ask(l->link, NULL) == NS_OK && !ns_link_dead(l->link))
     return NS_OK;
   disconnect(l);
   return connect_listener(l, err);
