@@ -334,9 +334,9 @@ SELECT {now}, @@innodb_rollback_on_timeout, @@max_allowed_packet,
    FROM information_schema.GLOBAL_STATUS WHERE VARIABLE_NAME = 'UPTIME')
 
 -- name: server_writable
--- Of a list of servers: can this one write? An error says why not: 1290 of a replica, or of a server
--- that was demoted, 1047 of a node of a cluster that is not ready. Later servers have more values of
--- read_only than ON and OFF. About 0.6 ms.
+-- Of a list of servers: can this one write? An error says why not. 1290: it is a replica,
+-- or was demoted. 1047: it is a node of a cluster that is not ready. Later servers have more values
+-- of read_only than ON and OFF. About 0.6 ms.
 BEGIN NOT ATOMIC
   IF CAST(@@GLOBAL.read_only AS CHAR) NOT IN ('0', 'OFF') THEN
     SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = 1290,
