@@ -190,7 +190,8 @@ ns_status ns_link_servers_check(const char *list, ns_err *err);
 ** IPv6 host stands in [brackets]. Hosts between commas are a list, in which each may have a port
 ** and a path, with its slashes encoded, is a unix socket. The keys of the query are fields of
 ** ns_config, each at most once: unix_socket, tls, ca, cert, key, connect_timeout, read_timeout,
-** max_payload, file, group. No message of a failed parse shows any part that could belong to the password.
+** max_payload, file, group. No message of a failed parse shows any part that could belong to
+** the password.
 */
 typedef struct ns_url {
   char *text; /* owned: the decoded parts below live in it */
