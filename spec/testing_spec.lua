@@ -47,12 +47,14 @@ describe("the testing kit", function()
   end)
 
   it("shows what was pushed, with payloads, to those who look for a part of it", function()
-    assert(q:push("email.send", { to = "a", list = { 1, { deep = true } } }, { priority = 7, unique = "k" }))
+    assert(q:push("email.send", { to = "a", list = { 1, { deep = true } } },
+      { priority = 7, unique = "k", group = "tenant:7" }))
     assert(t.db:queue "other":push("email.send", { to = "b" }, { delay = "1h" }))
     local jobs = assert(t:pushed { queue = "mail" })
     assert.equal(1, #jobs)
-    assert.same({ "email.send", { to = "a", list = { 1, { deep = true } } }, 7, "ready", "k", 0 },
-      { jobs[1].name, jobs[1].payload, jobs[1].priority, jobs[1].state, jobs[1].unique, jobs[1].attempts })
+    assert.same({ "email.send", { to = "a", list = { 1, { deep = true } } }, 7, "ready", "k", "tenant:7", 0 },
+      { jobs[1].name, jobs[1].payload, jobs[1].priority, jobs[1].state, jobs[1].unique, jobs[1].group,
+        jobs[1].attempts })
     local function n(filter) return #assert(t:pushed(filter)) end
     assert.equal(2, n { name = "email.send" })
     assert.equal(1, n { payload = { list = { [2] = { deep = true } } } })

@@ -173,7 +173,7 @@ j.id, j.run, j.queue_id, j.name, j.payload, j.state,
   j.attempts, j.polls, j.crashes, j.max_attempts, j.max_polls,
   255 - j.rank AS priority, j.parent, j.root, j.created, j.due, j.deadline,
   j.timeout, j.nonce, {now} AS now, j.phase, j.awaits, j.ukey,
-  (j.after_ids IS NOT NULL) + 2 * j.tagged AS follows
+  (j.after_ids IS NOT NULL) + 2 * j.tagged AS follows, j.group_key
 
 -- mark: signal
 -- Behind `SELECT s.… `: the signal that job j has waited for, sent by name or without one.

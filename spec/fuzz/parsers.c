@@ -262,6 +262,7 @@ static void order(nsh_frame f) {
   within(o.job.payload, from, f.end);
   within(o.job.state, from, f.end);
   within(o.job.awaits, from, f.end);
+  within(o.job.group, from, f.end);
   if (whole) { /* written twice, it is the same twice */
     nsh_order copy = {0};
     FUZZ_CHECK(nsh_put_order(&b, &o));
@@ -297,6 +298,8 @@ static bool copy_report(nsh_frame *f, ns_buf *out) {
     within(child.queue, from, f->end);
     within(child.unique, from, f->end);
     within(child.after, from, f->end);
+    within(child.tags, from, f->end);
+    within(child.group, from, f->end);
     nsh_put_child(out, &child);
   }
   return nsh_done(f) && nsh_end(out, start);

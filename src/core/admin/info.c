@@ -66,6 +66,7 @@ enum {
   I_PAUSED,
   I_FOLLOWS,
   I_OUTPUT,
+  I_GROUP,
   I_COUNT
 };
 
@@ -82,7 +83,7 @@ static bool keep_texts(ns_info *info, const ns_value *r) {
                                  [I_STATUS] = &info->status_text,  [I_OUTCOME] = &info->where,
                                  [I_REASON] = &info->reason,       [I_ERROR] = &info->error,
                                  [I_RESULT] = &info->result,       [I_HOST] = &info->host,
-                                 [I_OUTPUT] = &info->output};
+                                 [I_OUTPUT] = &info->output,       [I_GROUP] = &info->job.group};
   size_t total = 0;
   char *at;
   for (size_t i = 0; i < I_COUNT; i++)
