@@ -19,12 +19,15 @@ CREATE SEQUENCE nightshift_id START WITH 1 INCREMENT BY 1 CACHE 1000 ENGINE=Inno
 
 -- name: create_queue
 -- A named line of jobs. removed: nobody needs it; until a job is pushed to it, it is not shown. Its
--- row stays, since the history and open handles have its id.
+-- row stays, since the history and open handles have its id. limited: claims of it go by its row of
+-- nightshift_limit. full: its backlog has reached its bound, so pushes are refused.
 CREATE TABLE nightshift_queue (
   id INT NOT NULL AUTO_INCREMENT PRIMARY KEY,
   name VARCHAR(64) NOT NULL,
   paused BOOLEAN NOT NULL DEFAULT FALSE,
   removed BOOLEAN NOT NULL DEFAULT FALSE,
+  limited BOOLEAN NOT NULL DEFAULT FALSE,
+  `full` BOOLEAN NOT NULL DEFAULT FALSE,
   created BIGINT NOT NULL,
   UNIQUE KEY name (name),
   CONSTRAINT queue_name_length CHECK (LENGTH(name) BETWEEN 1 AND 64),
@@ -48,7 +51,7 @@ CREATE TABLE nightshift_queue (
 -- for, met or not. phases counts the waits since the push or the last signal that was received.
 -- Beyond max_phases the job is dead: a handler that forgets its phase would spawn for ever.
 -- max_phases NULL: its handler's number, or 100; 0: no limit. tagged: it may have rows of
--- nightshift_tag.
+-- nightshift_tag. group_key: what the limits of groups go by, NULL: it is in no group.
 CREATE TABLE nightshift_job (
   id BIGINT NOT NULL PRIMARY KEY,
   queue_id INT NOT NULL,
@@ -89,6 +92,7 @@ CREATE TABLE nightshift_job (
   max_phases INT UNSIGNED NULL,
   phases INT UNSIGNED NOT NULL DEFAULT 0,
   tagged BOOLEAN NOT NULL DEFAULT FALSE,
+  group_key VARCHAR(190) NULL,
   CONSTRAINT job_id_positive CHECK (id > 0),
   CONSTRAINT job_name_length CHECK (LENGTH(name) BETWEEN 1 AND 100),
   CONSTRAINT job_name_plain CHECK (name NOT REGEXP '[[:cntrl:]]'),
@@ -103,7 +107,8 @@ CREATE TABLE nightshift_job (
   CONSTRAINT job_timeout_positive CHECK (timeout > 0),
   CONSTRAINT job_times CHECK (created > 0 AND due > 0),
   CONSTRAINT job_parent_other CHECK (parent IS NULL OR parent <> id),
-  CONSTRAINT job_root_with_parent CHECK ((parent IS NULL) = (root IS NULL))
+  CONSTRAINT job_root_with_parent CHECK ((parent IS NULL) = (root IS NULL)),
+  CONSTRAINT job_group_length CHECK (group_key <> '')
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin
 
 -- name: create_tag
@@ -244,6 +249,7 @@ CREATE TABLE nightshift_holder (
   pid INT NOT NULL,
   boot_id VARCHAR(64) NOT NULL,
   connection BIGINT NOT NULL,
+  server BIGINT NOT NULL DEFAULT 0,
   started BIGINT NOT NULL,
   beat BIGINT NOT NULL,
   cycle BIGINT NOT NULL DEFAULT 0,
@@ -386,6 +392,7 @@ CREATE TABLE nightshift_finished (
   waits ENUM('fail','continue') NULL,
   state MEDIUMTEXT NULL,
   max_phases INT UNSIGNED NULL,
+  group_key VARCHAR(190) NULL,
   KEY outcome (outcome, finished_at, id, queue_id),
   CONSTRAINT finished_reason CHECK ((outcome = 'dead') <= (reason IS NOT NULL)),
   CONSTRAINT finished_result CHECK (outcome = 'done' OR result IS NULL),
@@ -466,6 +473,87 @@ CREATE TABLE nightshift_on_dead (
   queue VARCHAR(64) NULL,
   CONSTRAINT on_dead_name_length CHECK (LENGTH(on_dead) BETWEEN 1 AND 100),
   CONSTRAINT on_dead_name_plain CHECK (on_dead NOT REGEXP '[[:cntrl:]]')
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin
+
+-- name: create_limit
+-- What a queue's jobs may do at once and in a time; its claims go through admission. A claim that
+-- admits has the row locked, so there is one at a time. running: places for its jobs. rate: so many
+-- starts in rate_span µs; rate_window: counted in fixed windows, else by a bucket of so many tokens.
+-- backlog: how many jobs may wait before pushes are refused. group_…: the same for each group.
+-- ordered: a group's jobs run one after the other; fair: groups take turns. NULL: no such limit.
+-- next_at: of a bucket, when all of its tokens are there again; of a window, its begin; used: its
+-- starts so far. stopped: none starts before; 0: it is not stopped. lifted: its jobs are on their
+-- way back to ready, and then the row is deleted.
+CREATE TABLE nightshift_limit (
+  queue_id INT NOT NULL PRIMARY KEY,
+  running INT UNSIGNED NULL,
+  rate INT UNSIGNED NULL,
+  rate_span BIGINT NULL,
+  rate_window BOOLEAN NOT NULL DEFAULT FALSE,
+  backlog BIGINT NULL,
+  group_running INT UNSIGNED NULL,
+  group_rate INT UNSIGNED NULL,
+  group_span BIGINT NULL,
+  group_window BOOLEAN NOT NULL DEFAULT FALSE,
+  ordered BOOLEAN NOT NULL DEFAULT FALSE,
+  fair BOOLEAN NOT NULL DEFAULT FALSE,
+  next_at BIGINT NOT NULL DEFAULT 0,
+  used INT UNSIGNED NOT NULL DEFAULT 0,
+  stopped BIGINT NOT NULL DEFAULT 0,
+  lifted BOOLEAN NOT NULL DEFAULT FALSE,
+  CONSTRAINT limit_rate_span CHECK ((rate IS NULL) = (rate_span IS NULL) AND rate_span > 0),
+  CONSTRAINT limit_group_span CHECK ((group_rate IS NULL) = (group_span IS NULL) AND group_span > 0)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin
+
+-- name: create_group
+-- A group of a limited queue with jobs in its backlog, or with a rate or a job that still counts.
+-- Only a claim that admits writes here, and a verdict with stop = "group". rank to job_id: its best
+-- job in the backlog, as in ready; job_id 0: it has none. served: when a job of it was admitted
+-- last. next_at, used: as in limit. blocked: none of it can start before; 0: one may. head: the job
+-- that an ordered group is held by, from its first start to its end.
+CREATE TABLE nightshift_group (
+  queue_id INT NOT NULL,
+  group_key VARCHAR(190) NOT NULL,
+  `rank` TINYINT UNSIGNED NOT NULL DEFAULT 255,
+  ready_at BIGINT NOT NULL DEFAULT 0,
+  job_id BIGINT NOT NULL DEFAULT 0,
+  served BIGINT NOT NULL DEFAULT 0,
+  next_at BIGINT NOT NULL DEFAULT 0,
+  used INT UNSIGNED NOT NULL DEFAULT 0,
+  blocked BIGINT NOT NULL DEFAULT 0,
+  head BIGINT NULL,
+  PRIMARY KEY (queue_id, group_key),
+  KEY best (queue_id, blocked, `rank`, ready_at, job_id),
+  KEY turns (queue_id, blocked, served, ready_at)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin
+
+-- name: create_backlog
+-- Claimable jobs of a limited queue, by group; '': of none. A claim moves them here out of ready, and
+-- those that it admits out of here. rank: 0 in an ordered queue, where priority does not count. A row
+-- with a missing job, or with another run than its job, is stale, as in ready.
+CREATE TABLE nightshift_backlog (
+  queue_id INT NOT NULL,
+  group_key VARCHAR(190) NOT NULL,
+  `rank` TINYINT UNSIGNED NOT NULL,
+  ready_at BIGINT NOT NULL,
+  job_id BIGINT NOT NULL,
+  run INT UNSIGNED NOT NULL,
+  alone BOOLEAN NOT NULL DEFAULT FALSE,
+  kind INT UNSIGNED NOT NULL,
+  PRIMARY KEY (queue_id, group_key, `rank`, ready_at, job_id)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin
+
+-- name: create_grant
+-- A place under a limit, of one claim of a job. It counts while its lease stands; the verdict deletes
+-- it. One that a claim left, of a holder that is gone, is deleted by the next that admits.
+CREATE TABLE nightshift_grant (
+  job_id BIGINT NOT NULL PRIMARY KEY,
+  run INT UNSIGNED NOT NULL,
+  queue_id INT NOT NULL,
+  group_key VARCHAR(190) NOT NULL,
+  lease BIGINT NOT NULL,
+  since BIGINT NOT NULL,
+  KEY of_group (queue_id, group_key)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin
 
 -- name: create_audit
