@@ -84,8 +84,8 @@ LEFT(REGEXP_REPLACE(LEFT(SUBSTRING_INDEX({live_error}, CHAR(10 USING utf8mb4), 1
 -- mark: filter_live
 -- Is live job j among the wanted ones? Params, NULL for any: queue id, name, parent, µs of the
 -- oldest push, twice each. Then an error, three times. Then a kind of errors, how that begins,
--- twice, and the kind again. At last a tag, twice: an EXISTS would gather all jobs of a tag. The error of a job is that of its last attempt,
--- as long as failures and crashes count.
+-- twice, and the kind again. At last a tag, twice. The error of a job is that of its last attempt,
+-- as long as failures and crashes count. An EXISTS would gather all jobs of the tag.
 (? IS NULL OR j.queue_id = ?) AND (? IS NULL OR j.name = ?) AND (? IS NULL OR j.parent = ?)
   AND (? IS NULL OR j.created >= ?)
   AND (? IS NULL OR (j.attempts + j.crashes > 0 AND (SELECT {live_error} = ?

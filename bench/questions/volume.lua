@@ -1,8 +1,8 @@
--- Beside millions of rows: "volume", claims beside rows that are not to be claimed; "looking",
--- reports over a large database; "pages", each page of `nightshift web` over the same. Each has a
+-- Beside millions of rows. "volume": claims beside rows that are not to be claimed. "looking":
+-- reports over a large database; "pages": each page of `nightshift web` over the same. Each has a
 -- database of its own, which SQL on the server fills, quickly, and prints JSON lines.
 --   lua5.4 bench/questions/volume.lua URL BUILD volume|looking|pages SCALE [TEXT]
--- "pages" does not fill a database that has been filled before, and asks only for addresses with TEXT.
+-- "pages" does not fill a database that has been filled before. It asks for addresses with TEXT.
 local nightshift = require "nightshift"
 local designs = require "spec.support.designs"
 local processes = require("bench.lib.programs").processes
@@ -228,9 +228,9 @@ end
 
 local MINUTE <const> = 60 * 1000000
 
---- What pages show beside: tags of each tenth job, a job with 100,000 children, 5,000 that are tried
--- again, 300 that tell how far they are, counts of minutes, actions, schedules, and an adopted table
--- with a million rows.
+--- What pages show beside. Each tenth job has a tag, and one has 100,000 children. 5,000 are tried
+-- again, and 300 tell how far they are. There are counts of minutes, actions, schedules, and an
+-- adopted table with a million rows.
 local function fill_more()
   local now, children, tried = server_time(), count(100000), count(5000)
   local function minutes(n, many)

@@ -251,8 +251,8 @@ local function run(handle, name, given, wanted, each, counts)
   return nil, trouble.message, trouble.code
 end
 
---- How many jobs the filter holds for; those that go from one state to another meanwhile may be missed,
--- or be counted twice.
+--- How many jobs the filter holds for. Those that go from one state to another meanwhile may be
+-- missed, or be counted twice.
 ---@param handle userdata core handle
 ---@param name string of the verb
 ---@param given table checked by `read`; `told` as of `run`. A table with a message that it raises is the failure

@@ -346,8 +346,8 @@ WHERE f.id < ? AND f.id >= ? AND (? IS NULL OR f.outcome = ?) AND {filter_ended}
 ORDER BY f.id DESC LIMIT ?
 
 -- name: report_jobs_page_live
--- Live jobs by id, newest first. Params: ids of claims; an id, all below; an id, that one and all above;
--- state or NULL twice, filter, limit. Index: job PRIMARY, a range, backwards; all leases,
+-- Live jobs by id, newest first. Params: ids of claims; an id, all below; an id, that one and all
+-- above; state or NULL twice, filter, limit. Index: job PRIMARY, a range, backwards; all leases,
 -- once. Locks: none.
 SELECT {live_columns}
 FROM nightshift_job j FORCE INDEX (PRIMARY)
