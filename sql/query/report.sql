@@ -637,9 +637,9 @@ SELECT VERSION() AS version, DATABASE() AS db
 SELECT minimum_value AS low, next_not_cached_value AS next FROM nightshift_id
 
 -- name: report_sign
--- A text that is another one when jobs, hosts or settings have changed, but for changes that leave
--- all of its numbers as they were. Params: none. Index: PRIMARY of job, lease and scheduled, one row
--- each; outcome, and audit, the last of each; small tables, whole. Locks: none.
+-- Two texts that are others when jobs, or when hosts and settings have changed, but for changes that
+-- leave all of their numbers as they were. Params: none. Index: PRIMARY of job, lease and scheduled,
+-- one row each; outcome, and audit, the last of each; small tables, whole. Locks: none.
 SELECT CONCAT_WS(' ',
   (SELECT MAX(id) FROM nightshift_job),
   (SELECT CONCAT(MAX(id), ':', MIN(id)) FROM nightshift_lease),
@@ -648,17 +648,30 @@ SELECT CONCAT_WS(' ',
   (SELECT MAX(finished_at) FROM nightshift_finished WHERE outcome = 'done'),
   (SELECT MAX(finished_at) FROM nightshift_finished WHERE outcome = 'dead'),
   (SELECT MAX(finished_at) FROM nightshift_finished WHERE outcome = 'cancelled'),
+  (SELECT CONCAT(COUNT(*), ':', MAX(touched)) FROM nightshift_running),
+  (SELECT SUM(CRC32(CONCAT_WS(' ', id, busy, leaving))) FROM nightshift_holder),
+  (SELECT SUM(CRC32(CONCAT_WS(' ', name, next_at, skipped))) FROM nightshift_schedule)) AS work,
+  CONCAT_WS(' ',
   (SELECT CONCAT(COUNT(*), ':', SUM(paused), ':', SUM(removed)) FROM nightshift_queue),
   {paused_mark}, {all_paused},
   (SELECT CONCAT(COUNT(*), ':', MAX(id)) FROM nightshift_pause),
-  (SELECT CONCAT(COUNT(*), ':', MAX(touched)) FROM nightshift_running),
-  (SELECT SUM(CRC32(CONCAT_WS(' ', id, dead, workers, busy, leaving, loads, old_scripts)))
+  (SELECT SUM(CRC32(CONCAT_WS(' ', id, dead, workers, loads, old_scripts)))
    FROM nightshift_holder),
   (SELECT SUM(CRC32(CONCAT_WS(' ', holder, wanted, tuned, load_error))) FROM nightshift_served),
-  (SELECT SUM(CRC32(CONCAT_WS(' ', name, next_at, paused, skipped, error)))
-   FROM nightshift_schedule),
+  (SELECT SUM(CRC32(CONCAT_WS(' ', name, paused, error))) FROM nightshift_schedule),
   (SELECT SUM(CRC32(CONCAT_WS(' ', tab, rate))) FROM nightshift_source),
-  (SELECT CONCAT(id, ':', jobs) FROM nightshift_audit ORDER BY id DESC LIMIT 1)) AS sign
+  (SELECT CONCAT(id, ':', jobs) FROM nightshift_audit ORDER BY id DESC LIMIT 1)) AS settings
+
+-- name: report_sign_jobs
+-- For each of some jobs a text that is another one when it has changed. A claim shows after a second,
+-- by the row of running. Params: [id,…]. Index: PRIMARY of job, running and finished, one row at a
+-- time. Locks: none.
+SELECT STRAIGHT_JOIN v.id, CONCAT_WS(' ', j.run, j.due, j.unmet, j.rank, j.attempts, j.queue_id,
+  j.paused, j.awaits, r.run, r.touched, f.finished_at, f.outcome, f.queue_id) AS sign
+FROM JSON_TABLE(?, {ids}) v
+LEFT JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id
+LEFT JOIN nightshift_running r FORCE INDEX (PRIMARY) ON r.job_id = v.id
+LEFT JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = v.id
 
 -- name: report_slots
 -- Slots that are held; rows with an owner that is gone are free ones and left out.
