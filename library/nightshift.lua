@@ -46,7 +46,7 @@ nightshift.null = nil
 
 ---@class nightshift.OpenOptions
 ---@field url string? mysql:// or mariadb://user:password@host:port/database?option=value
----@field host string?
+---@field host string|string[]|nil a list is a primary and its replicas: "a", "a:3307", "[::1]:3307", "/run/s.sock"
 ---@field port integer?
 ---@field socket string? path of a unix socket
 ---@field user string?

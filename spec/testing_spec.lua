@@ -367,7 +367,7 @@ describe("the testing kit", function()
     local stay = { meta = true, id = true, queue = true, listener = true }
     -- no instants, or ones of the world outside
     local no_time = " id job_id lease holder on_id parent root seq nonce backoff timeout paused connection row_id "
-      .. "thread n token last_job version declared beat cycle dead load_began load_ended age most skew "
+      .. "server thread n token last_job version declared beat cycle dead load_began load_ended age most skew "
       .. "done failed cancelled pushed waits waited longest_wait runs ran longest_run "
       .. "job jobs "
     local untouched = { ["job.since"] = true, ["finished.since"] = true, ["holder.started"] = true,

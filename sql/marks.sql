@@ -18,6 +18,10 @@ CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin
 -- This database in the name of a lock: in ASCII and short, whatever the database is called.
 MD5(DATABASE())
 
+-- mark: server
+-- A number for this server, for as long as it keeps its data where it is.
+CRC32(CONCAT_WS(' ', @@hostname, @@port, @@socket, @@datadir, @@server_id))
+
 -- mark: all_paused
 -- Is every queue paused, by one row?
 ((SELECT COUNT(*) FROM nightshift_paused_name WHERE name = '') > 0)

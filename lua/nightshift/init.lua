@@ -30,8 +30,21 @@ local nightshift = {
 }
 
 local text = options.typed "string"
+
+-- A name, or a list of servers, which is a text for the core: see src/core/link/servers.c.
+local function hosts(value, what)
+  if type(value) ~= "table" then return text(value, what) end
+  for i, host in ipairs(value) do
+    if type(host) ~= "string" or host == "" or host:find(",", 1, true) then
+      options.raise("%s: a list of servers has names as texts, entry %d is %q", what, i, tostring(host))
+    end
+  end
+  if #value == 0 then options.raise("%s: the list of servers is empty", what) end
+  return table.concat(value, ",") .. (#value == 1 and "," or "")
+end
+
 local OPEN = {
-  url = text, host = text, user = text, password = text, database = text, socket = text,
+  url = text, host = hosts, user = text, password = text, database = text, socket = text,
   file = text, group = text, tls = text, ca = text, cert = text, key = text,
   port = options.integer(1, 65535),
   connect_timeout = options.duration,

@@ -72,13 +72,15 @@ typedef struct ns_db ns_db;
 /* How to reach the server. Absent fields (NULL, 0) take the default. */
 typedef struct ns_config {
   const char *url;         /* mysql:// or mariadb://user:pass@host:port/db?k=v */
+  /* 'host' may be a list, "a,b:3307,[::1]:3306,/run/s.sock": a primary and its replicas. The first
+  ** that answers and can write is taken, and looked for again when it cannot any more. */
   const char *host, *user, *password, *database, *socket;
   unsigned port;
   const char *file;        /* my.cnf to read instead of the standard ones */
   const char *group;       /* my.cnf group; read after [client] */
   const char *tls;         /* "off", "verify" (default to other machines), "trust" */
   const char *ca, *cert, *key; /* PEM files */
-  int64_t connect_timeout; /* µs; default 3 s */
+  int64_t connect_timeout; /* µs, for each server; default 3 s, for those of a list 1 s */
   int64_t read_timeout;    /* µs the server may let us wait for a reply before it
                            ** counts as lost; default 30 s, for a host_session 20 s */
   int64_t max_payload;     /* bytes; default NS_MAX_PAYLOAD */

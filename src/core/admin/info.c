@@ -211,7 +211,7 @@ static ns_status await_sleep(ns_db *db, sleeper *s, ns_err *err) {
   const ns_value *row = NULL;
   ns_status st = NS_OK;
   while (st == NS_OK && row == NULL && !atomic_load(&s->done) && ns_mono_us() < until) {
-    ns_value thread = ns_vint(ns_listener_thread(s->listener));
+    ns_value thread = ns_vint(ns_listener_thread(s->listener, db));
     ns_sleep_us(LOOK);
     if ((st = ns_db_run(db, NS_SQL_DOCTOR_SLEEPS, &thread, err)) == NS_OK)
       st = ns_db_row(db, NS_SQL_DOCTOR_SLEEPS, &row, err);
