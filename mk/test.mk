@@ -223,6 +223,13 @@ torture-asan-run:
 	  $(HARNESS) spec/torture/run.lua "$(SECONDS)" "$(SEED)" "$(FAULTS)" "$(HOSTS)" "$(WORKERS)"; \
 	  status=$$?; ! cat $(O)/report.* 2>/dev/null && exit $$status
 
+#: make test-failover   ten promotions of a replica under load, audited; ROUNDS=10
+# The primary is killed and its replica promoted, with a host and a pusher at work, as
+# doc/failover.md has it. The suite does so twice.
+.PHONY: test-failover
+test-failover: deps
+	@NIGHTSHIFT_ROUNDS="$(or $(ROUNDS),10)" $(MAKE) --no-print-directory test ARGS=spec/core/failover_spec.lua
+
 #: make test-dags   random graphs of jobs under kills for SECONDS; SEED=n
 # Random graphs of jobs on two hosts, one after the other for SECONDS, while
 # everything is killed; see spec/tree/dag_spec.lua. SEED=n begins with that one.

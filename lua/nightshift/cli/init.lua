@@ -58,6 +58,8 @@ function cli.parser(only)
   parser:option("--url", "Database: mysql://user:password@host/database. Default: $NIGHTSHIFT_URL, or as a file says.")
   parser:option("--config", "File of settings: url, and options of work, as lines like `workers = 8`. Default: "
     .. "$NIGHTSHIFT_CONFIG, ~/.config/nightshift/config, or /etc/nightshift/config."):argname "FILE"
+  parser:option("--shard", "Of several databases the one with this number, 0 to 89. With init: the number that the "
+    .. "database gets. Default: all of them; of init: as the URL says, or 0."):argname "N":convert(context.integer)
   parser:flag("--version", "Show the version of this program."):action(show_version)
   for _, module in ipairs(MODULES) do
     if not only or module[1] == only then load(module[1]).define(parser) end
@@ -66,7 +68,8 @@ function cli.parser(only)
   return parser
 end
 
-local BEFORE <const> = { ["--url"] = true, ["--config"] = true } -- options that stand before commands
+-- Options that stand before commands.
+local BEFORE <const> = { ["--url"] = true, ["--config"] = true, ["--shard"] = true }
 
 -- The first argument that is neither an option nor the value of one, and its place.
 local function command_in(argv)

@@ -253,7 +253,7 @@ end
 local JSONS = { payload = true, result = true, kept = true }
 local LINES = { "id", "key", "queue", "name", "state", "reason", "priority", "decay", "run", "attempts", "max_attempts",
   "polls", "max_polls", "crashes", "max_crashes", "unique", "created", "due", "deadline", "timeout", "backoff",
-  "finished_at", "last_run", "parent", "root", "after", "tags", "phase", "unmet", "awaits", "paused", "holder",
+  "finished_at", "last_run", "parent", "root", "after", "tags", "group", "phase", "unmet", "awaits", "paused", "holder",
   "progress", "status", "payload", "kept", "result", "error" }
 
 local SOME = 20 -- ids of a list that are printed

@@ -25,6 +25,7 @@ function push.define(parser)
   command:option("--delay", 'Run it this much later: seconds, or a text like "5m". Default: now.'):argname "TIME"
   command:option("--at", "Run it then, like 2030-01-31T12:00:00Z. Default: now."):argname "INSTANT"
   command:option("--tag", "A tag; up to 16. Default: none."):count "*"
+  command:option("--group", "What the limits of groups go by, like tenant:7; 1 to 190 characters. Default: none.")
   command:option("--after", "Id of a job that has to end first; more than once. Default: none."):argname "ID"
     :count "*":convert(context.id)
   command:option("--on-fail", "With --after: when one of those fails, cancel this one, or run it. Default: cancel.")
@@ -54,7 +55,7 @@ function push.define(parser)
 end
 
 local PUSH_KEYS = { "delay", "at", "priority", "decay", "unique", "max_attempts", "max_polls", "max_phases",
-  "max_crashes", "backoff", "timeout", "deadline" }
+  "max_crashes", "backoff", "timeout", "deadline", "group" }
 
 --- The options of a push; wrong ones are told before a server is asked.
 local function push_options(args)
