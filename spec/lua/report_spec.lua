@@ -751,7 +751,8 @@ describe("scale:", function()
   --- 300 pushed, 500 done and 100 dead in one of the last five minutes; 1,200 runs of half a second.
   local function lived(name)
     assert(db:execute([[INSERT INTO nightshift_minute
-      VALUES (1, UNIX_TIMESTAMP() DIV 60 * 60000000 - 180000000, ?, 500, 600, 100, 40, 300, 0, 0, 0, 1200, 600000000, 1)]], id_of(name)))
+      VALUES (1, UNIX_TIMESTAMP() DIV 60 * 60000000 - 180000000, ?, 500, 600, 100, 40, 300, 0, 0, 0, 1200, 600000000,
+        1)]], id_of(name)))
   end
 
   --- A host with four workers, two of them busy.
