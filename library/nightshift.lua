@@ -796,7 +796,7 @@ function Db:stats() end
 ---@field queues nightshift.ScaleRow[] in the order that was asked for, or by name
 ---@field total nightshift.ScaleTotal `oldest_age` and `drain_seconds` are the largest; `workers` counts each once
 
---- What an autoscaler asks: how much waits in queues, how fast jobs come and go, how long the rest
+--- For autoscalers: how much waits in queues, how fast jobs come and go, how long the rest
 --- takes. And how many workers would be done with it in time.
 ---@param opts {queues: string[]?, target: nightshift.Duration?}? queues: names, nil: all; target: "60s" if nil
 ---@return nightshift.Scale? found

@@ -189,7 +189,7 @@ function methods:stats()
   return report().stats(live(self, "stats"))
 end
 
---- What an autoscaler asks: of each queue how much waits, how fast jobs come and go, how long the
+--- For autoscalers: of each queue how much waits, how fast jobs come and go, how long the
 -- rest takes. And how many workers would be done with it within `target` seconds (60).
 ---@param opts {queues: string[]?, target: number|string|nil}? queues: their names; nil: all
 ---@return nightshift.Scale|nil

@@ -1,4 +1,4 @@
---- The command scale: what an autoscaler asks of queues.
+--- The command scale: numbers of queues for autoscalers.
 
 local context = require "nightshift.cli.context"
 local core = require "nightshift.core"

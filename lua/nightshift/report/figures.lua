@@ -77,7 +77,7 @@ local function tell_pushed(self)
   return true
 end
 
---- What autoscalers go by, with the target that `nightshift scale` has unless told.
+--- Figures for autoscalers, with the target that `nightshift scale` has unless told.
 local function tell_scale(self)
   local found, message, code = scale.look(self.handle, {})
   if not found then return code == "DENIED" or nil, message, code end -- an account with older grants

@@ -1,4 +1,4 @@
---- What an autoscaler asks of queues: how much waits, how fast jobs come and go, how long the rest
+--- Numbers of queues for autoscalers: how much waits, how fast jobs come and go, how long the rest
 -- takes. And how many workers would be done with it in time.
 --
 -- Invariant: an answer costs the same however many jobs there are. Up to MOST ready jobs of a queue
@@ -16,7 +16,7 @@ local LOOKED <const> = 10000 -- scheduled rows that are counted
 local RARELY <const> = 100 -- times as long as it took, a count of many rows is good
 local MINUTES <const> = 5 -- that rates are of
 local SILENT <const> = 20 -- s without a beat, after which a host's workers do not count
-local LEAST <const> = 0.001 -- s: what a job costs a worker at least
+local LEAST <const> = 0.001 -- s of a worker: the least for a job
 local TARGET <const> = 60 -- s
 
 local scale = {}
@@ -45,7 +45,7 @@ end
 
 -- --------------------------------------------------------------------- counts
 
---- A queue while it is looked at: its row of the answer, and what that is made of.
+--- A queue while it is looked at: its row of the answer, and the parts of that.
 ---@class nightshift.Scaled
 ---@field id integer
 ---@field row nightshift.ScaleRow
@@ -76,10 +76,10 @@ local function add(look, state, rows, most)
 end
 
 -- All rows of a table are counted where a queue has more than MOST: an eighth of a second for a
--- million. What that has found is good for RARELY times as long. Rows of nightshift_meta have it for
+-- million. The numbers are good for RARELY times as long. Rows of nightshift_meta have it for
 -- all who ask.
 
--- The last count of each handle, by table: for accounts that may not write those rows.
+-- The last count of each handle, by table: for accounts that may not write these rows.
 local own = setmetatable({}, { __mode = "k" })
 
 local function is_good(look, at, took)
@@ -165,7 +165,7 @@ local function add_backlog(look)
   if #many > 0 then add_many(look, "backlog", many) end
 end
 
---- Adds scheduled jobs. Only among few are those that wait for a signal told from them.
+--- Adds scheduled jobs. Only among few are waits for a signal told from them.
 local function add_scheduled(look)
   local rows, looked = ask(look, "report_scale_scheduled", LOOKED), 0
   for _, row in ipairs(rows) do looked = looked + row.looked end
@@ -209,7 +209,7 @@ local function is_gone(look, holder)
   return look.locks
 end
 
---- Hosts that live, with what they serve, and whether a program claims, too.
+--- Hosts that live, with the queues that they serve, and whether a program claims, too.
 local function read_holders(look)
   local hosts, programs = {}, false
   for _, row in ipairs(ask(look, "report_scale_holders")) do
@@ -229,7 +229,7 @@ local function read_holders(look)
   return hosts, programs
 end
 
---- Adds the workers that may take jobs of each queue; those that are kept for another one may not.
+--- Adds the workers that may take jobs of each queue, without workers that are kept for another one.
 local function add_workers(look, wanted)
   local hosts, programs = read_holders(look)
   look.programs, look.workers, look.busy = programs, 0, 0
@@ -263,8 +263,8 @@ local function work_of(past)
   return work and math.max(work, LEAST)
 end
 
---- Jobs a second that leave the queue with the workers there are: those that ended lately, and what
--- idle workers would add. 0: not known.
+--- Jobs a second that leave the queue with the workers there are: as many as ended lately, and as idle
+-- workers would add. 0: not known.
 local function speed_of(look, queue, work)
   local row, limit = queue.row, queue.limit or {}
   if row.workers == 0 and not look.programs then return 0 end
@@ -274,7 +274,7 @@ local function speed_of(look, queue, work)
   return limit.rate and math.min(speed, limit.rate * 1000000 / limit.rate_span) or speed
 end
 
---- Workers that keep up with what comes, and are done with what waits within the target.
+--- Workers that keep up with the pushes, and are done with the ready jobs within the target.
 local function need_of(look, queue, work)
   local row, limit = queue.row, queue.limit or {}
   if row.paused or row.ready + row.running == 0 and row.rate_in == 0 then return 0 end
