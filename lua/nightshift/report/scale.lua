@@ -76,8 +76,8 @@ local function add(look, state, rows, most)
 end
 
 -- All rows of a table are counted where a queue has more than MOST: an eighth of a second for a
--- million. The numbers are good for RARELY times as long. Rows of nightshift_meta have it for
--- all who ask.
+-- million. The numbers are good for RARELY times as long. Rows of nightshift_meta have them for
+-- all programs.
 
 -- The last count of each handle, by table: for accounts that may not write these rows.
 local own = setmetatable({}, { __mode = "k" })
@@ -263,8 +263,8 @@ local function work_of(past)
   return work and math.max(work, LEAST)
 end
 
---- Jobs a second that leave the queue with the workers there are: as many as ended lately, and as idle
--- workers would add. 0: not known.
+--- Jobs a second that leave the queue with the workers there are: as many as ended lately, and as
+-- idle workers would add. 0: not known.
 local function speed_of(look, queue, work)
   local row, limit = queue.row, queue.limit or {}
   if row.workers == 0 and not look.programs then return 0 end
