@@ -507,6 +507,19 @@ function Db:deadline(id, deadline, opts) end
 ---@field ready integer
 ---@field total integer
 
+---@class nightshift.Children: nightshift.Progress
+---@field gone integer? pruned ones
+---@field estimated true? there are more than 10,000: the states are those of a sample, and `total` is exact
+---@field more true? there are more than 100,000, which `total` stops at
+
+--- How many children of a job are in which state. It takes some 50 ms at most, however many there
+--- are.
+---@param id integer
+---@return nightshift.Children? counts
+---@return string? message
+---@return nightshift.Code? code `NOT_FOUND`
+function Db:children(id) end
+
 --- How many jobs at or below it are in which state. Pruned jobs are not counted.
 ---@param id integer
 ---@return nightshift.Progress? counts
