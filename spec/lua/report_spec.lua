@@ -816,7 +816,7 @@ describe("scale:", function()
     near(2, row.rate_out)
     near(0.5, row.run)
     assert.same({ 4, 2 }, { row.workers, row.busy })
-    near(1000 / (2 + 2 / 1), row.drain_seconds) -- a job takes two runs: an idle worker ends one a second
+    near(1000 / 2, row.drain_seconds) -- a job takes two runs: an idle worker ends one a second
     assert.equal(math.ceil(1 + 1000 / 60), row.wanted)
     assert.equal(101, row_of("mail", "10s").wanted)
     host_of('["other"]', nil)
@@ -824,6 +824,11 @@ describe("scale:", function()
     assert.same({ 0, nil, 18 }, { row.workers, row.drain_seconds, row.wanted })
     host_of('["mail","other"]', '[["other",1]]')
     assert.equal(3, row_of("mail").workers)
+    host_of(nil, nil)
+    local claimed = db:queue("mail"):claim_many(4)
+    assert(claimed[4])
+    near(996 / (2 + 2), row_of("mail").drain_seconds) -- and a busy one, too
+    for _, job in ipairs(claimed) do job:release() end
     assert(db:queue("mail"):pause())
     row = row_of "mail"
     assert.same({ true, nil, 0 }, { row.paused, row.drain_seconds, row.wanted })

@@ -17,6 +17,7 @@ local RARELY <const> = 100 -- times as long as it took, a count of many rows is 
 local MINUTES <const> = 5 -- that rates are of
 local SILENT <const> = 20 -- s without a beat, after which a host's workers do not count
 local LEAST <const> = 0.001 -- s of a worker: the least for a job
+local SHORT <const> = 0.01 -- s: beside such a job the time between two of them counts
 local TARGET <const> = 60 -- s
 
 local scale = {}
@@ -263,14 +264,16 @@ local function work_of(past)
   return work and math.max(work, LEAST)
 end
 
---- Jobs a second that leave the queue with the workers there are: as many as ended lately, and as
--- idle workers would add. 0: not known.
+--- Jobs a second that leave the queue with the workers there are: its part of the busy ones, and the
+-- idle ones. Of short jobs, and without hosts, it is the rate of the last minutes. 0: not known.
 local function speed_of(look, queue, work)
   local row, limit = queue.row, queue.limit or {}
-  if row.workers == 0 and not look.programs then return 0 end
-  local idle = queue.idle
-  if limit.running then idle = math.min(idle, math.max(0, limit.running - row.running)) end
-  local speed = row.rate_out + (work and idle / work or 0)
+  if row.workers == 0 then return look.programs and row.rate_out or 0 end
+  local busy = row.running > 0 and row.busy * row.running / look.running or 0
+  local workers = queue.idle + busy
+  if limit.running then workers = math.min(workers, limit.running) end
+  local speed = work and workers / work or row.rate_out
+  if not work or work < SHORT then speed = math.max(speed, row.rate_out) end
   return limit.rate and math.min(speed, limit.rate * 1000000 / limit.rate_span) or speed
 end
 
@@ -371,6 +374,8 @@ local function read(look, names)
   count(look)
   local wanted, rows = choose(look, names), core.array {}
   add_workers(look, wanted)
+  look.running = 0
+  for _, queue in ipairs(look.all) do look.running = look.running + queue.row.running end
   for i, queue in ipairs(wanted) do
     judge(look, queue)
     rows[i] = queue.row
