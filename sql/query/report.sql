@@ -595,7 +595,8 @@ SELECT v.queue_id, v.running, v.rate, v.rate_span,
     (SELECT MIN(b.ready_at) FROM nightshift_backlog b FORCE INDEX (PRIMARY)
      STRAIGHT_JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = b.job_id AND j.run = b.run
      WHERE b.queue_id = v.queue_id)) AS oldest
-FROM (SELECT l.queue_id, l.running, l.rate, l.rate_span,
+FROM (SELECT l.queue_id, IF(l.lifted, NULL, l.running) AS running,
+        IF(l.lifted, NULL, l.rate) AS rate, l.rate_span,
         (SELECT 1 FROM nightshift_backlog b FORCE INDEX (PRIMARY)
          WHERE b.queue_id = l.queue_id
          ORDER BY b.queue_id, b.group_key, b.rank, b.ready_at, b.job_id LIMIT 1 OFFSET ?) IS NOT NULL
