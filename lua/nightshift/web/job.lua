@@ -19,6 +19,7 @@ local NEIGHBOURS <const> = 20 -- jobs that it waits for, and that wait for it
 local EDITED <const> = 65536 -- bytes of a payload that can be edited; layout.pretty gives so many
 
 local ENDED <const> = { done = true, dead = true, cancelled = true }
+local STATES <const> = { "done", "running", "ready", "scheduled", "waiting", "dead", "cancelled" }
 local KINDS <const> = { failed = "failed", crashed = "crashed", lost = "was lost with its host" }
 
 local function id_of(request)
@@ -126,6 +127,8 @@ local function read(context, id, data)
   data.waiters, data.more_waiters = briefs(handle, waiters)
   data.below, data.graph = must(tree.read(handle, id, BELOW)), graph
   count_children(handle, data.below)
+  data.children = data.below.children and must(context.db:children(id))
+  data.states = STATES
   data.payload_text = not context.readonly and data.may.change and editable(context, info)
   data.readonly = context.readonly
   return data
@@ -437,7 +440,19 @@ $(h.link("/jobs", { parent = node.id }, "all children"))</li>
 # end
 # if below.children or #parents > 0 then
 <section class="panel"><h2>Tree</h2>
-<div class="scroll" tabindex="0" role="region" aria-label="The tree as a picture" data-live="graph">$(graph.tree(h, parents, below, more_parents))</div>
+# if children then
+<p data-live="children">$(h.atleast(children.total, children.more))
+$(children.total == 1 and "child" or "children")$(children.estimated and ", by a sample" or ""):
+# for _, state in ipairs(states) do
+# if children[state] > 0 then
+$(h.link("/jobs", { parent = job.id, state = state }, ("%s%s %s"):format(children.estimated and "about " or "",
+h.count(children[state]), state)))
+# end
+# end
+</p>
+# end
+<div class="scroll" tabindex="0" role="region" aria-label="The tree as a picture"
+data-live="graph">$(graph.tree(h, parents, below, more_parents))</div>
 <details><summary>As a list</summary>
 # if #parents > 0 then
 <ol class="path" aria-label="Jobs above it">
@@ -455,7 +470,8 @@ $(h.link("/jobs", { parent = node.id }, "all children"))</li>
 # end
 # if #after > 0 or #waiters > 0 then
 <section class="panel"><h2>Flow</h2>
-<div class="scroll" tabindex="0" role="region" aria-label="The flow as a picture" data-live="flow">$(graph.flow(h, job, after, waiters,
+<div class="scroll" tabindex="0" role="region" aria-label="The flow as a picture"
+data-live="flow">$(graph.flow(h, job, after, waiters,
 { after = more_after, waiters = more_waiters }))</div>
 <p class="dim">An arrow leads from a job to one that waits for it.</p>
 <details><summary>As a list</summary><div class="flow">
