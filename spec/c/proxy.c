@@ -23,6 +23,8 @@
 **   close          closes all connections
 **   refuse | admit new connections are closed at once | are served again
 **   refuse N       the next N connections are closed at once
+**   turns          how often a client has waited since the last time, for each connection in
+**                  the order of their coming; exact while there is a delay
 **   accepts        how many connections came since the last time, and how many
 **                  of them within the busiest second
 ** One thread, one loop: when a command is answered it is in force.
@@ -55,6 +57,8 @@ typedef struct pair {
   int client, server; /* -1: free */
   bool doomed;        /* its COMMIT is on the way: drop the reply */
   bool frozen;
+  bool asked;         /* the client has sent something, or waits for the greeting */
+  size_t number;      /* of the connection, modulo PAIRS */
   long long held;     /* a reply waits until then, ms; 0: none */
   framing up, down;
   bool preparing; /* a statement that commits; the next reply has its number */
@@ -77,6 +81,8 @@ static edge edges[EDGES];
 static size_t nedges;
 static long long times[TIMES]; /* ms of each accept */
 static size_t ntimes;
+static unsigned turns[PAIRS]; /* waits of each connection */
+static size_t numbered;       /* connections so far */
 
 static long long now_ms(void) {
   struct timespec t;
@@ -137,7 +143,8 @@ static void admit(int listener) {
     refusals -= refusals > 0;
     return;
   }
-  *p = (pair){.client = client, .server = server, .frozen = freezing};
+  *p = (pair){.client = client, .server = server, .frozen = freezing, .asked = true,
+              .number = numbered++ % PAIRS};
 }
 
 /* ------------------------------------------------------------------ bytes */
@@ -245,6 +252,7 @@ static void from_client(pair *p) {
     p->doomed = cut_after;
     n = (ssize_t)(cut_after ? end : at);
   }
+  p->asked = true;
   if (!pass(p, 'c', b, (size_t)n))
     hang_up(p);
   else if (cut && !cut_after)
@@ -259,6 +267,8 @@ static void from_server(pair *p) {
     return;
   }
   p->held = 0;
+  turns[p->number] += p->asked;
+  p->asked = false;
   n = read(p->server, b, sizeof b);
   if (n > 0 && p->doomed)
     fire(p);
@@ -293,6 +303,13 @@ static void accepts(FILE *out) {
   }
   fprintf(out, "%zu %zu\n", ntimes, most);
   ntimes = 0;
+}
+
+static void tell_turns(FILE *out) {
+  for (size_t i = 0; i < numbered && i < PAIRS; i++)
+    fprintf(out, "%u ", turns[i]);
+  fputc('\n', out);
+  memset(turns, 0, sizeof turns);
 }
 
 static void tell_fired(FILE *out) {
@@ -334,6 +351,8 @@ static void command(const char *line, FILE *out) {
     report(out);
   else if (strcmp(word, "accepts") == 0)
     accepts(out);
+  else if (strcmp(word, "turns") == 0)
+    tell_turns(out);
   else if (strcmp(word, "fired") == 0)
     tell_fired(out);
   else {
