@@ -502,7 +502,8 @@ it("a statement that the server has no room to prepare runs no other one in its 
   server:sql "SET GLOBAL max_prepared_stmt_count = 0"
   local job, message, code = q:claim()
   assert.same({ nil, "BUSY" }, { job, code }, message)
-  assert.equal("1\t0", server:sql("SELECT COUNT(*), (SELECT COUNT(*) FROM nightshift_lease) FROM nightshift_ready", name))
+  local rows = server:sql("SELECT COUNT(*), (SELECT COUNT(*) FROM nightshift_lease) FROM nightshift_ready", name)
+  assert.equal("1\t0", rows)
   server:sql "SET GLOBAL max_prepared_stmt_count = 16382"
   job = assert(q:claim())
   assert(job:ack(1))
