@@ -19,7 +19,7 @@
 **                  C: a COMMIT) and how many bytes had passed at its end
 **   freeze | strand   all connections | those there are now stand still: open,
 **                  but nothing passes, until "thaw"
-**   delay MS       each reply comes that much later
+**   delay MS       each reply comes that much later; it may have a fraction
 **   close          closes all connections
 **   refuse | admit new connections are closed at once | are served again
 **   refuse N       the next N connections are closed at once
@@ -59,7 +59,7 @@ typedef struct pair {
   bool frozen;
   bool asked;         /* the client has sent something, or waits for the greeting */
   size_t number;      /* of the connection, modulo PAIRS */
-  long long held;     /* a reply waits until then, ms; 0: none */
+  long long held;     /* a reply waits until then, µs; 0: none */
   framing up, down;
   bool preparing; /* a statement that commits; the next reply has its number */
   unsigned char whole[4]; /* that number; 0: none */
@@ -76,7 +76,7 @@ static long long passed, limit = -1; /* bytes; -1: no cut is armed */
 static int commits;                  /* which COMMIT to cut; 0: none */
 static long long refusals;           /* connections to be closed at once */
 static bool cut_after, fired, lasting, refusing, freezing;
-static long long delay;
+static long long delay; /* µs */
 static edge edges[EDGES];
 static size_t nedges;
 static long long times[TIMES]; /* ms of each accept */
@@ -84,10 +84,10 @@ static size_t ntimes;
 static unsigned turns[PAIRS]; /* waits of each connection */
 static size_t numbered;       /* connections so far */
 
-static long long now_ms(void) {
+static long long now_us(void) {
   struct timespec t;
   clock_gettime(CLOCK_MONOTONIC, &t);
-  return (long long)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+  return (long long)t.tv_sec * 1000000 + t.tv_nsec / 1000;
 }
 
 /* ------------------------------------------------------------ connections */
@@ -132,7 +132,7 @@ static void admit(int listener) {
   int server;
   pair *p = pairs;
   if (ntimes < TIMES)
-    times[ntimes++] = now_ms();
+    times[ntimes++] = now_us() / 1000;
   while (p < pairs + PAIRS && p->client >= 0)
     p++;
   server = unix_socket(target, &a);
@@ -263,7 +263,7 @@ static void from_server(pair *p) {
   static unsigned char b[65536];
   ssize_t n;
   if (delay > 0 && p->held == 0) {
-    p->held = now_ms() + delay;
+    p->held = now_us() + delay;
     return;
   }
   p->held = 0;
@@ -344,6 +344,7 @@ static bool do_word(const char *word) {
 
 static void command(const char *line, FILE *out) {
   long long n;
+  double ms;
   char word[16] = "";
   bool known = true;
   sscanf(line, "%15s", word);
@@ -358,8 +359,8 @@ static void command(const char *line, FILE *out) {
   else {
     if (sscanf(line, "cut %lld", &n) == 1)
       passed = 0, fired = false, limit = n;
-    else if (sscanf(line, "delay %lld", &n) == 1)
-      delay = n;
+    else if (sscanf(line, "delay %lf", &ms) == 1)
+      delay = (long long)(ms * 1000);
     else if (sscanf(line, "refuse %lld", &n) == 1)
       refusals = n;
     else if (sscanf(line, "commit %15s %lld", word, &n) == 2)
@@ -374,21 +375,22 @@ static void command(const char *line, FILE *out) {
 /* ------------------------------------------------------------------- loop */
 
 /* What to wait for on one side; -1 is left out by poll. */
-static int wanted(const pair *p, int fd, bool server, long long now, int *wait) {
+static int wanted(const pair *p, int fd, bool server, long long now, long long *wait) {
   if (fd < 0 || p->frozen)
     return -1;
   if (!server || p->held <= now)
     return fd;
   if (*wait < 0 || p->held - now < *wait)
-    *wait = (int)(p->held - now);
+    *wait = p->held - now;
   return -1;
 }
 
 static void turn(int listener, FILE *in, FILE *out) {
   static struct pollfd fds[2 + 2 * PAIRS];
   char line[80];
-  int wait = -1;
-  long long now = now_ms();
+  struct timespec rest;
+  long long wait = -1; /* µs */
+  long long now = now_us();
   fds[0] = (struct pollfd){freezing ? -1 : listener, POLLIN, 0};
   fds[1] = (struct pollfd){fileno(in), POLLIN, 0};
   for (int i = 0; i < PAIRS; i++) {
@@ -398,7 +400,8 @@ static void turn(int listener, FILE *in, FILE *out) {
     fds[3 + 2 * i] =
         (struct pollfd){wanted(p, p->server, true, now, &wait), POLLIN, 0};
   }
-  if (poll(fds, 2 + 2 * PAIRS, wait) < 0)
+  rest = (struct timespec){(time_t)(wait / 1000000), (long)(wait % 1000000 * 1000)};
+  if (ppoll(fds, 2 + 2 * PAIRS, wait < 0 ? NULL : &rest, NULL) < 0)
     return;
   for (int i = 0; i < PAIRS; i++) {
     if (fds[2 + 2 * i].revents && pairs[i].client >= 0)

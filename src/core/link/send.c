@@ -324,7 +324,7 @@ static void drop_answer(ns_link *l, ns_status st) {
 #define UNKNOWN_STATEMENT 1243
 
 /* Prepares and runs in one wait. The server's numbers of statements follow each other, so the
-** execution can name the next one; it is a number that no statement of this session has had. */
+** execution can name the next one. No other statement of this session has had that number. */
 static ns_status run_ahead(ns_link *l, ns_stmt *s, const ns_value *params, ns_err *err) {
   ns_err why;
   ns_status before;
