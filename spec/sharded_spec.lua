@@ -324,6 +324,100 @@ describe("sharded:", function()
     assert(all:cancel { queue = "lists" })
   end)
 
+  -- ------------------------------------------------------------------ the shell
+
+  describe("the shell, with several URLs,", function()
+    local many
+    setup(function() many = table.concat(list, " ") end)
+
+    local function shell(...)
+      local exit, out, err = run({ ... }, many)
+      return { exit = exit, out = out, err = err, json = out:find "^[%[{]" and nightshift.decode(out) or nil }
+    end
+
+    it("pushes by a key, and line by line", function()
+      for _, shard in ipairs(NUMBERS) do
+        local id = math.tointeger(tonumber((shell("push", "shell", "x", "1", "--key", key_of(shard)).out)))
+        assert.equal(shard, number.of(id))
+      end
+      local lines = {}
+      for i = 1, 9 do lines[i] = ('{"name": "x", "payload": %d, "key": "%s"}'):format(i, key_of(NUMBERS[i % 3 + 1])) end
+      lines[10] = '{"name": "x", "keey": 1}'
+      local got = proc.run { proc.program, "push", "shell", "--lines", "--json", "--skip-bad",
+        stdin = table.concat(lines, "\n"), env = { NIGHTSHIFT_URL = many } }
+      assert.equal(1, got)
+      local rows = assert(all:jobs { queue = "shell", limit = 20 })
+      assert.equal(12, #rows)
+      for _, row in ipairs(rows) do
+        local i = all:job(row.id).payload
+        local created_by_line = row.created > rows[12].created and i > 1
+        if created_by_line then assert.equal(NUMBERS[i % 3 + 1], row.shard) end
+      end
+      assert.same({ 0, 1, 7 }, { number.of(rows[12].id), number.of(rows[11].id), number.of(rows[10].id) })
+    end)
+
+    it("shows all of them, and goes on page by page", function()
+      local status = shell("status", "--json")
+      assert.equal(0, status.exit, status.err)
+      for i, shard in ipairs(NUMBERS) do assert.equal(shard, status.json.shards[i].shard) end
+      for _, row in ipairs(status.json.queues) do
+        if row.name == "shell" then assert.equal(12, row.ready) end
+      end
+      local text = shell "status"
+      says("SHARD  DATABASE", text.out)
+      says("# 3 dead: disk # is full", text.out)
+      local page = shell("jobs", "--queue", "shell", "--limit", "5")
+      local after = page.err:match "%-%-after ([%d,]+) goes on"
+      local rest = shell("jobs", "--queue", "shell", "--json", "--after", after)
+      assert.equal(7, #rest.json)
+      local first = shell("jobs", "--queue", "shell", "--limit", "5", "--json").json
+      for _, row in ipairs(rest.json) do
+        for _, one in ipairs(first) do assert.not_equal(one.id, row.id) end
+      end
+    end)
+
+    it("finds the database of an id, and runs other commands on each", function()
+      local rows = assert(all:jobs { queue = "shell" })
+      local ids = { tostring(rows[12].id), tostring(rows[10].id) }
+      local shown = shell("show", ids[2], "--json").json
+      assert.equal(rows[10].id, shown.id)
+      local cancelled = shell("cancel", ids[1], ids[2], "--json").json
+      assert.same({ { 0, true }, { 7, true } },
+        { { cancelled[1].shard, cancelled[1].ok }, { cancelled[2].shard, cancelled[2].ok } })
+      assert.equal(1, shell("wait", ids[1], ids[2]).exit)
+      assert.equal(0, shell("retry", ids[1], ids[2]).exit)
+      assert.equal("ready", all:job(rows[10].id).state)
+      local before = shell("cancel", "--queue", "shell")
+      assert.equal(2, before.exit)
+      says("shard 7 (localhost/" .. names[3] .. "): 4 jobs would be cancelled; add --yes", before.err)
+      local done = shell("cancel", "--queue", "shell", "--yes", "--json")
+      assert.same({ 4, 4, 4 }, { done.json[1].changed, done.json[2].changed, done.json[3].changed })
+      assert.equal(0, shell("pause", "shell").exit)
+      for i, shard in ipairs(NUMBERS) do
+        assert.is_true(all:shard(shard):queue "shell":stats().paused, i)
+      end
+      assert.equal(0, shell("resume", "shell").exit)
+      local one = shell("--shard", "1", "status", "--json")
+      assert.is_nil(one.json.shards)
+      local none = shell("show", "2500000000000000")
+      assert.equal(78, none.exit)
+      says("job 2500000000000000 is of shard 25, and the list of databases has no such shard", none.err)
+      none = shell("work", "x.lua")
+      assert.equal(2, none.exit)
+      says("work takes one of the 3 databases: --shard N says which; start one for each database", none.err)
+      assert.equal(0, shell("init").exit)
+      says("--shard names shard 5, and the list", shell("--shard", "5", "status").err)
+    end)
+
+    it("runs a host of one of them, by its number", function()
+      local id = assert(all:queue "host":push("x", 1, { key = key_of(7) }))
+      local file = fixture.file("jobs.lua", "return { x = function() return 1 end }")
+      local ran = shell("--shard", "7", "work", file, "--workers", "1", "--drain")
+      assert.equal(0, ran.exit, ran.err)
+      assert.equal("done", all:job(id).state)
+    end)
+  end)
+
   -- ---------------------------------------------------------------- one is away
 
   describe("a database that is away", function()
@@ -358,6 +452,12 @@ describe("sharded:", function()
       id, _, code = q:push_many { { "x", 1, { key = key_of(7) } }, { "x", 1, { key = key_of(1) } } }
       assert.same({ nil, "GONE" }, { id, code })
       assert.equal(0, q:stats().ready)
+      local exit, out, err = run({ "jobs", "--queue", "away", "--json" }, table.concat(list, " "))
+      assert.equal(69, exit)
+      assert.is_true(#nightshift.decode(out) >= 6)
+      says("shard 1 (localhost/" .. names[2] .. ") is away: ", err)
+      assert.equal(69, run({ "show", tostring(mine) }, table.concat(list, " ")))
+      assert.equal(0, run({ "show", tostring(other) }, table.concat(list, " ")))
       local fresh <close> = assert(nightshift.sharded(list))
       assert.equal(0, number.of(assert(fresh:queue "away":push("x", 1, { key = key_of(0) }))))
       local blind <close> = assert(nightshift.sharded { urls[1], urls[2], urls[3] })

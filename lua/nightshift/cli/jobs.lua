@@ -33,6 +33,7 @@ local function define_conditions(command)
   command:option("--queue", "Only of this queue.")
   define_more_conditions(command)
   command:option("--tag", "Only with this tag.")
+  command:option("--group", "Only of this group.")
 end
 
 local function number(text)
@@ -62,7 +63,7 @@ local function define_reading(parser)
   define_conditions(list)
   list:option("--limit", "At most so many.", "50"):convert(context.integer)
   list:option("--after", "Only those with smaller ids, largest first; done, dead or cancelled ones that ended before "
-    .. "this job."):convert(context.id)
+    .. "this job. Of several databases: an id of each, with commas."):convert(context.ids)
   list:flag("--json", "Print JSON.")
   local errors = parser:command("errors", "Count dead jobs, and jobs that are tried again, by kinds of errors.")
   errors:option("--queue", "Only of this queue.")
@@ -114,6 +115,8 @@ function jobs.define(parser)
   update:option("--queue", "With ids: move them there. Without: only of this queue. Default: as it is, or all.")
   update:option("--tag", "With ids: a tag, in the place of all that it has; up to 16; an empty one: none. Without: "
     .. "only with this tag. Default: as they are, or all."):count "*"
+  update:option("--group", "With ids: what the limits of groups go by; an empty one: none. Without: only of this "
+    .. "group. Default: as it is, or all.")
   update:option("--state", "All in this state. Default: scheduled, ready and waiting."):choices(CHANGED)
   define_more_conditions(update)
   define_pace(update)
@@ -210,15 +213,19 @@ function commands.jobs(args)
   context.checked(report.FILTER.limit, args.limit, "--limit")
   local given = conditions(args)
   given.limit, given.after = args.limit, args.after
+  if type(args.after) == "table" and not args.connect then
+    context.fail(context.USAGE, "--after: one id; several are of a list of several databases")
+  end
   local db <close> = context.connect(args)
   local list, more, code = db:jobs(given)
   context.must(list, more, code)
   print_list(args, db, list, job_columns, "no such jobs")
   if #list == 0 then context.suggest(db, args.queue, args.name) end
+  local after = more and (type(more.after) == "table" and table.concat(more.after, ",") or tostring(more.after))
   if more and more.looked then
-    context.complain("looked at %d jobs, down to id %d; --after %d goes on", more.looked, more.after, more.after)
+    context.complain("looked at %d jobs, down to id %s; --after %s goes on", more.looked, after, after)
   elseif more and not args.json then
-    context.complain("there are more than these %d: --after %d goes on, --limit shows more at once", #list, more.after)
+    context.complain("there are more than these %d: --after %s goes on, --limit shows more at once", #list, after)
   end
 end
 
@@ -379,7 +386,7 @@ local function each_id(args, done, verb, more)
   return told.finish()
 end
 
-local NAMES = "--state, --queue, --name, --tag, --error, --since, --parent"
+local NAMES = "--state, --queue, --name, --tag, --group, --error, --since, --parent"
 
 --- The conditions of `args`; nil: there are none.
 local function filter_of(args)
@@ -445,7 +452,8 @@ local function on_jobs(args, name, done, make_verb, make_more)
 end
 
 function commands.retry(args)
-  if adopt.wanted(args, {}, { "state", "queue", "name", "tag", "error", "since", "parent", "rate", "tree" }) then
+  if adopt.wanted(args, {}, { "state", "queue", "name", "tag", "group", "error", "since", "parent", "rate",
+    "tree" }) then
     return adopt.retry(args)
   end
   local was_done = {}
@@ -480,7 +488,7 @@ function commands.delete(args)
   end)
 end
 
---- The values that are to be different. Without ids a queue and a tag are conditions.
+--- The values that are to be different. Without ids a queue, a tag and a group are conditions.
 local function change_of(args)
   local given, by_id = {}, #args.id > 0
   for _, key in ipairs { "queue", "priority", "due", "max_attempts" } do
@@ -491,6 +499,10 @@ local function change_of(args)
   if by_id and #args.tag > 0 then
     given.tags = #args.tag == 1 and args.tag[1] == "" and {} or args.tag
     context.checked(options.UPDATE.tags, given.tags, "--tag")
+  end
+  if by_id and args.group then
+    given.group = args.group ~= "" and args.group
+    context.checked(options.UPDATE.group, given.group, "--group")
   end
   if args.payload then given.payload = context.json(args.payload, "the payload") end
   if args.set then
@@ -505,7 +517,7 @@ end
 function commands.update(args)
   local what, tags = change_of(args), args.tag
   if #args.id > 0 then
-    args.queue, args.tag = nil, nil
+    args.queue, args.tag, args.group = nil, nil, nil
     if filter_of(args) then context.fail(context.USAGE, "give either job ids or a filter (%s)", NAMES) end
     if args.rate or args.retry then context.fail(context.USAGE, "--rate and --retry want a filter") end
     local db <close> = context.connect(args)

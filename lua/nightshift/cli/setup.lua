@@ -106,7 +106,8 @@ end
 function commands.init(args)
   if args.shard then context.checked(shards.check, args.shard, "--shard") end
   if args.print then return print_schema(args.shard) end
-  return migrate(args, args.shard)
+  local _, of_url = shards.strip(args.url or (options.address() or {}).url or "")
+  return migrate(args, args.shard or of_url)
 end
 
 function commands.migrate(args) return migrate(args) end

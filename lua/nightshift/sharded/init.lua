@@ -176,6 +176,7 @@ local function on_all(self, fn)
       values[#values + 1] = { shard = shard, value = value, more = message }
     end
   end
+  for _, one in ipairs(missing) do self.noted[one.place] = one end
   if #values == 0 then return nil, missing[1].message, "GONE" end
   return values, #missing > 0 and missing or nil
 end
@@ -383,6 +384,14 @@ function meta.__tostring(self) return ("nightshift.sharded: %d databases"):forma
 push.add(methods, inside)
 merge.add(methods, inside)
 
+--- What actions are noted as, as of a core handle.
+function methods:_act_as(what)
+  self._act = what
+  for _, shard in ipairs(self._list) do
+    if shard.db then shard.db._handle:act_as(what) end
+  end
+end
+
 --- A shard of an item of the list.
 local function read_item(item, i)
   local where = {}
@@ -414,7 +423,8 @@ function sharded.open(list, open)
   local hole = options.hole(list)
   if hole then raise("sharded wants a list of URLs; item %d is nil", hole) end
   if #list == 0 then return nil, "sharded: the list has no database, and $NIGHTSHIFT_URL names none", "INVALID" end
-  local self = setmetatable({ _list = {}, _by = {}, _open = open, _turn = math.random(#list), _unknown = false }, meta)
+  local self = setmetatable({ _list = {}, _by = {}, _open = open, _turn = math.random(#list), _unknown = false,
+    _inside = inside, noted = {} }, meta)
   for i, item in ipairs(list) do
     local shard, message = read_item(item, i)
     if not shard then return nil, message, "INVALID" end

@@ -87,11 +87,12 @@ function number.strip(url)
   return before .. behind, found
 end
 
---- The URLs of a text with blanks between them.
+--- The URLs of a text with blanks between them. A blank within one URL is a fault of that.
 ---@param text string
 ---@return string[]
 function number.split(text)
   local list = {}
+  if not text:find "%s%a[%w+.-]*://" then return text ~= "" and { text } or list end
   for url in text:gmatch "%S+" do list[#list + 1] = url end
   return list
 end

@@ -174,6 +174,18 @@ function queue:push_many(items)
   return ids, words
 end
 
+--- The places of items that go to one database each, for a caller that pushes those one by one.
+---@return integer[][]|nil
+---@return string? message
+---@return string? code
+function queue:_parts(items)
+  local of, inside = live(self, "push_many")
+  local groups, message, code = grouped(of, inside, items)
+  if not groups then return nil, message, code end
+  for i, group in ipairs(groups) do groups[i] = group.at end
+  return groups
+end
+
 --- Of each database: a queue is in all of them.
 for _, verb in ipairs { "pause", "resume" } do
   queue[verb] = function(self)
