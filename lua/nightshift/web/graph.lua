@@ -1,4 +1,4 @@
---- Jobs around a job as a picture: the tree that it belongs to, and the jobs that wait for each other.
+--- Jobs around a job as a picture: its tree, and the jobs that wait for each other.
 --
 -- From left to right: parents before children, what is waited for before what waits. Each job is a
 -- box with its name, its state as a word in its colour, and its id; it leads to the job's page.

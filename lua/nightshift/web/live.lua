@@ -5,8 +5,8 @@
 -- with a data-live key that differ are sent. Every REFRESH seconds the page that was rendered longest
 -- ago is rendered without a change, for ages grow; one page, however many are watched.
 --
--- Where more than FEW different pages are watched, those that show single jobs are rendered when one
--- of these jobs has changed, or a setting, which a second statement tells of all of them.
+-- Where more than FEW different pages are watched, a page of a single job waits until a setting or a
+-- job on it has changed. A second statement tells that of all these jobs.
 --
 -- Invariant: without a stream nothing is asked. A slow page takes its turn: after BUDGET seconds of
 -- rendering requests are answered first.
