@@ -20,10 +20,9 @@ local shards = {}
 
 -- Commands that run once, on all databases together.
 local MERGED <const> = { jobs = true, errors = true, status = true, schedules = true, audit = true, push = true,
-  wait = true, web = true, ["remove-queue"] = true }
+  wait = true, top = true, web = true, ["remove-queue"] = true }
 -- Commands that are of one database.
-local ONE <const> = { work = "start one for each database", top = "watch one at a time",
-  run = "a handler has one database" }
+local ONE <const> = { work = "start one for each database", run = "a handler has one database" }
 -- Commands without any.
 local NONE <const> = { config = true, help = true, completion = true }
 
@@ -125,6 +124,7 @@ local function together(args, list, call)
     return opened
   end
   local exit = call(own) or 0
+  if args.command == "top" or args.command == "web" then return exit end -- they have said it
   for _, one in pairs(opened and opened.noted or {}) do
     context.complain("%s (GONE)", one.message)
     exit = context.UNREACHABLE
