@@ -36,7 +36,7 @@ $(O)/meddle.so: spec/c/meddle.c
 # The checks in C: of the host's pure parts, and the crash sweep of the shared dict.
 $(O)/host-units: spec/unit/host.c $(filter-out $(O)/host/main.o,$(HOST_O)) $(LUAC_O) $(PRIV_O) $(LIBRARY)
 	$(Q)$(CC) $(CPPFLAGS) $(ALL_SEE) $(LUA_CFLAGS) $(NS_CFLAGS) -UNDEBUG $(LDFLAGS) -o $@ \
-	  $(filter-out %.h,$^) $(MARIADB_LIBS) $(JANSSON_LIBS) $(UV_LIBS) $(MHD_LIBS) $(LUA_LIBS) -lm
+	  $(filter-out %.h,$^) $(MARIADB_LIBS) $(JANSSON_LIBS) $(UV_LIBS) $(LUA_LIBS) -lm
 
 $(O)/shared-units: spec/unit/shared.c src/base/shared/dict.c $(filter-out $(O)/base/shared/dict.o,$(BASE_O))
 	$(Q)$(CC) $(CPPFLAGS) $(ALL_SEE) $(NS_CFLAGS) -DNS_CRASH -UNDEBUG $(LDFLAGS) -o $@ $(filter-out %.h,$^)

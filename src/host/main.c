@@ -46,8 +46,11 @@ static int host_work(lua_State *L) {
   if (nsh_config_read(L, 1, &cfg, &err) != NS_OK) {
     fprintf(stderr, "nightshift: %s\n", err.message);
     lua_pushinteger(L, NSH_EXIT_USAGE);
-  } else
+  } else {
+    if (cfg.http != NULL)
+      nsh_web_load(L);
     lua_pushinteger(L, nsh_host_run(&cfg, known));
+  }
   if (known->n > 0)
     lua_pushlstring(L, known->p, known->n);
   else
