@@ -131,7 +131,7 @@ end
 
 -- At scale 1: 100,000 claimed jobs, in batches of 500. In two queues 500,000 ready, 350,000
 -- scheduled and 50,000 waiting ones. And five million ended jobs, each fiftieth dead, with one of
--- twenty errors.
+-- twenty errors; 100,000 are the children of one.
 local function fill()
   local now = server_time()
   run(("SELECT SETVAL(nightshift_id, %d)"):format((FIRST + 3 * LIVE) // 100 + 1000))
@@ -162,6 +162,7 @@ local function fill()
     IF(seq MOD 50, NULL, CONCAT('jobs.lua:', 1 + seq DIV 50 MOD 20, ': no file of job ', seq)), 1, 0,
     0, 0, 0, 10, 5, 1, 1, ? - ?, ? - seq, 'cancel', seq
   FROM seq_1_to_%d]]):format(JOB_NAME, PAYLOAD, ENDED), now, HOUR, now)
+  run(("INSERT INTO nightshift_child (parent, seq, id) SELECT 1, seq, seq * 10 FROM seq_1_to_%d"):format(count(100000)))
 end
 
 --- The processor time of server and program together so far, ms: without what other processes cost.
@@ -197,6 +198,8 @@ function measures.looking()
   local a_claimed, a_ready, a_scheduled = of(0, CLAIMED), of(CLAIMED, READY), of(CLAIMED + READY, SCHEDULED)
 
   ask("db:stats, as status shows it", function() return db:stats() end)
+  ask("db:scale", function() return db:scale() end)
+  ask("db:children, of 100,000", function() return db:children(1) end)
   ask("db:job, claimed", function(i) return db:job(a_claimed(i)) end)
   ask("db:job, ready", function(i) return db:job(a_ready(i)) end)
   ask("db:why, claimed", function(i) return db:why(a_claimed(i)) end)
