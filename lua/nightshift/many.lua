@@ -85,7 +85,7 @@ end
 ---@field counts boolean? nothing is done to the jobs: see many.count
 ---@field paused boolean? is any job paused? nil: not asked yet
 
---- Those of some jobs that the filter holds for.
+--- Which of some jobs the filter holds for.
 local function asked(handle, state, wanted, ids)
   local s, kind = state or core.null, filter.ENDED[state] and "ended" or state and "live" or "unclaimed"
   return must(filter.call(handle, "filter_" .. kind, "[" .. table.concat(ids, ",") .. "]", s, s, wanted))
@@ -252,7 +252,7 @@ local function run(handle, name, given, wanted, each, counts)
   return nil, trouble.message, trouble.code
 end
 
---- How many jobs the filter holds for. Those that go from one state to another meanwhile may be
+--- How many jobs the filter holds for. Jobs that go from one state to another meanwhile may be
 -- missed, or be counted twice.
 ---@param handle userdata core handle
 ---@param name string of the verb

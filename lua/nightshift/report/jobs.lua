@@ -72,7 +72,7 @@ function listings.waiting(handle, wanted, limit, look)
   return and_then(handle, rows, limit, "report_jobs_awaiting", look or LOOK, wanted)
 end
 
--- Claims are unfolded where they decide which jobs are listed. Else only those of listed jobs are
+-- Claims are unfolded where they decide which jobs are listed. Else only claims of listed jobs are
 -- looked for, which costs a quarter of that.
 local BY_CLAIM <const> = { ready = true, running = true }
 
@@ -302,7 +302,7 @@ jobs.ERRORS = {
   look = options.integer(1, 1 << 31),
 }
 
---- Adds kinds of errors to those that were found; `count` has the number.
+--- Adds kinds of errors to the kinds that were found; `count` has the number.
 local function add_kinds(kinds, by_error, rows, count)
   for _, row in ipairs(rows) do
     local kind = by_error[row.error]

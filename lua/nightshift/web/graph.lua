@@ -1,7 +1,7 @@
 --- Jobs around a job as a picture: its tree, and the jobs that wait for each other.
 --
--- From left to right: parents before children, what is waited for before what waits. Each job is a
--- box with its name, its state as a word in its colour, and its id; it leads to the job's page.
+-- From left to right stand parents before children, and each job before the jobs that wait for it. A
+-- box has a job's name, its state as a word in its colour, and its id; it leads to the job's page.
 --
 -- Invariant: a picture says nothing that the list beside it does not say. So it is hidden from screen
 -- readers, and Tab passes it by. Texts of users are escaped, and cut.
@@ -109,7 +109,7 @@ local function draw(h, picture)
     height = math.ceil(top(picture.rows)) - ROW + HIGH + EDGE })
 end
 
---- The tree around a job: the jobs above it in a line, and those below it. `n` of a node: how many
+--- The tree around a job: the jobs above it in a line, and all below it. `n` of a node: how many
 -- children it has.
 ---@param h table
 ---@param parents nightshift.Node[] from the root on
@@ -129,7 +129,7 @@ function graph.tree(h, parents, node, more)
   return draw(h, picture)
 end
 
---- The jobs that a job waits for, the job, and those that wait for it.
+--- The jobs that a job waits for, the job, and the jobs that wait for it.
 ---@param h table
 ---@param job table {id, name, state}
 ---@param after table[]

@@ -161,7 +161,7 @@ end
 --- As many as a verb on a tree tells; else the one job.
 local function counted(one, many)
   return function(done)
-    if math.type(done) ~= "integer" then return one end
+    if math.type(done) ~= "integer" or done == 1 then return one end
     return many:format(done, done == 1 and "" or "s")
   end
 end

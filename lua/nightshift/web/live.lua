@@ -48,7 +48,7 @@ local function event(name, value)
   return ("event: %s\ndata: %s\n\n"):format(name, core.encode(value, math.maxinteger))
 end
 
---- The ids of the jobs that a page of one job shows: those that it links to, and its own.
+--- The ids of the jobs that a page of one job shows: its own, and the jobs that it links to.
 local function jobs_of(target, html)
   local own = target:match "^/jobs/(%d+)"
   if not own then return nil end
