@@ -16,6 +16,7 @@
 ** Invariant: the floor moves only after the commit, and never back but to 0, when all floors
 ** are dropped.
 */
+#include "admission/admission.h"
 #include "claim/inner.h"
 
 #include <stdio.h>
@@ -58,8 +59,10 @@ ns_status ns_claim_withdraw(ns_db *db, const ns_claim_place *j, bool *taken, ns_
   const ns_value *row = NULL;
   ns_status st = delete_row(db, NS_SQL_ADMIN_TAKE_SCHEDULED, due, taken, err);
   if (st != NS_OK || *taken || (st = ns_db_run(db, NS_SQL_ADMIN_READY_AT, of, err)) != NS_OK ||
-      (st = ns_db_row(db, NS_SQL_ADMIN_READY_AT, &row, err)) != NS_OK || row == NULL)
+      (st = ns_db_row(db, NS_SQL_ADMIN_READY_AT, &row, err)) != NS_OK)
     return st;
+  if (row == NULL)
+    return ns_admission_withdraw(db, j->id, taken, err);
   return delete_row(db, NS_SQL_ADMIN_TAKE_READY,
                     (ns_value[]){of[0], of[1], ns_vint(row[0].i), of[2]}, taken, err);
 }

@@ -57,6 +57,7 @@ static ns_status make_shares(ns_db *db, const ns_weighted_queue *queues, size_t 
       ns_claim_queue *s = ns_claim_queue_of(&db->claim.lanes, queues[i].queue_id);
       if (s == NULL)
         return ns_no_memory(err);
+      s->limited = queues[i].limited;
       all->items[i] = (share){.queue = &queues[i], .s = s};
     }
   } while (known != db->claim.lanes.nqueues);
@@ -84,7 +85,7 @@ static ns_status ask_which_have_jobs(ns_db *db, share *const *of, size_t n, ns_e
   ns_status st;
   for (size_t i = 0; i < n; i++) {
     ns_db_list_add_id(&list, of[i]->queue->queue_id);
-    of[i]->dry = of[i]->s->quiet = true;
+    of[i]->dry = of[i]->s->quiet = !of[i]->s->limited; /* that has jobs elsewhere */
   }
   st = ns_db_list_run(db, NS_SQL_CLAIM_BUSY_QUEUES, NULL, &list, err);
   while (st == NS_OK && (st = ns_db_row(db, NS_SQL_CLAIM_BUSY_QUEUES, &row, err)) == NS_OK &&
@@ -207,7 +208,7 @@ static ns_status lock_firsts(ns_db *db, share **of, size_t n, ns_stmt *s, ns_cla
     if (!ns_grow(&out->items, &out->cap, out->n + 1, sizeof *out->items))
       return ns_no_memory(err);
     out->items[out->n++] =
-        (ns_claim_row){row[6].i, row[0].i, row[1].i, row[2].i, row[3].i, row[5].i, row[4].i != 0, false};
+        (ns_claim_row){row[6].i, row[0].i, row[1].i, row[2].i, row[3].i, row[5].i, row[4].i != 0, false, false};
     if (x == NULL)
       continue;
     (*x)->singly = false;
@@ -300,7 +301,7 @@ static ns_status take_round(ns_db *db, shares *all, size_t n, size_t most, ns_cl
 }
 
 static bool has_turn(const share *x) {
-  return !x->dry && !x->singly;
+  return !x->dry && !x->singly && !x->s->limited;
 }
 
 /* While so many queues have work that each gets a few jobs only. */
@@ -311,7 +312,7 @@ static ns_status take_rounds(ns_db *db, shares *all, size_t limit, ns_claim_rows
     size_t rest = limit - out->n;
     size_t n;
     if (all->n <= MANY || rest < 2 || ns_claim_leases_alone(&db->claim.leases) ||
-        ns_mono_us() < db->claim.firsts_at)
+        ns_mono_us() < db->claim.firsts_at || ns_claim_is_alone_admitted(out))
       break;
     n = pick_shares(all, has_turn);
     if (n <= MANY || n < rest / FEW)

@@ -1,0 +1,56 @@
+/*
+** Limits of queues and of groups of jobs, from a claim's side. Claims of a limited queue move its
+** ready rows into the backlog, by group. Then they admit jobs of groups that have a place and a
+** token; each of these has a grant until its verdict, or until its lease is gone.
+**
+** Invariant: all that is written here is written under the lock of the queue's row of
+** nightshift_limit, but for the ends of grants. No claim waits for that lock.
+*/
+#ifndef NS_ADMISSION_ADMISSION_H
+#define NS_ADMISSION_ADMISSION_H
+
+#include "link/link.h"
+#include "nightshift_host.h"
+
+/* A limited queue, as a claim finds it. */
+typedef struct ns_admission {
+  int64_t queue_id;
+  bool locked;  /* by this transaction; else another claim admits, or there is no limit */
+  bool ordered; /* its groups are */
+  bool lifted;  /* the limit was taken away, and rows go back to ready */
+} ns_admission;
+
+/* Locks the limit of a queue, if no other claim has it, until the transaction ends. */
+ns_status ns_admission_lock(ns_db *db, int64_t queue_id, ns_admission *a, ns_err *err);
+
+/* Puts rows that were taken out of ready into the backlog: 'n' of them in the list
+** [[queue,rank,ready_at,job,run,alone,kind],…]. Rows without a job that stands are dropped. */
+ns_status ns_admission_move(ns_db *db, const ns_admission *a, ns_buf *rows, size_t n, ns_err *err);
+
+/* Moves up to 'n' rows of a lifted limit back to ready. '*more': there may be more; else the limit
+** is gone. */
+ns_status ns_admission_lift(ns_db *db, const ns_admission *a, size_t n, bool *more, ns_err *err);
+
+/* Admits up to 'want' jobs for the claim with this lease. 'text' is admission_take for the kinds
+** that are wanted. 'alone': may the first be one that is to be claimed alone? '*s' has the rows:
+** rank, ready_at, job, run, alone, kind; the last, of job 0, says when to look again. */
+ns_status ns_admission_take(ns_db *db, const ns_admission *a, ns_bytes text, size_t want,
+                            int64_t lease, bool alone, ns_stmt **s, ns_err *err);
+
+/* Takes the row of a job that is locked out of a backlog, if it is in one. Waits for a claim that
+** admits it. */
+ns_status ns_admission_withdraw(ns_db *db, int64_t job, bool *taken, ns_err *err);
+
+/* Moves the rows of these jobs, which are locked, out of backlogs and back to ready. '*n': how many
+** were there. */
+ns_status ns_admission_return(ns_db *db, ns_buf *ids, int64_t *n, ns_err *err);
+
+/* Ends the grants of settled claims: [[id,run],…]; an empty list costs nothing. */
+ns_status ns_admission_release(ns_db *db, ns_buf *tokens, ns_err *err);
+
+/* No job of the group of this job, or of all of its queue, starts for so many µs. Does nothing in
+** a queue without a limit, or for a job without a group. Errors: BUSY while a claim admits. */
+ns_status ns_admission_stop(ns_db *db, int64_t queue_id, int64_t job, int64_t span, bool all,
+                            ns_err *err);
+
+#endif
