@@ -13,11 +13,13 @@ describe("a limited queue", function()
       if not l then return handle:execute "UPDATE nightshift_limit SET lifted = TRUE" end
       local g, r, none = l.group or {}, l.rate or {}, nightshift.null
       local gr = g.rate or {}
-      local function us(v) return v and math.floor((type(v) == "number" and v or tonumber(v:match "%d+")) * 1e6) or none end
+      local function us(v)
+        return v and math.floor((type(v) == "number" and v or tonumber(v:match "%d+")) * 1e6) or none
+      end
       handle:execute "INSERT IGNORE INTO nightshift_queue (name, created) VALUES ('api', 1)"
-      assert(handle:execute([[INSERT INTO nightshift_limit (queue_id, running, rate, rate_span, rate_window, group_running,
-        group_rate, group_span, group_window, ordered, fair) SELECT id, ?, ?, ?, ?, ?, ?, ?, ?, ?, ? FROM nightshift_queue
-        WHERE name = 'api']], l.running or none, r[1] or none, us(r[2]), r[3] and 1 or 0, g.running or none,
+      assert(handle:execute([[INSERT INTO nightshift_limit (queue_id, running, rate, rate_span, rate_window,
+        group_running, group_rate, group_span, group_window, ordered, fair)
+        SELECT id, ?, ?, ?, ?, ?, ?, ?, ?, ?, ? FROM nightshift_queue WHERE name = 'api']], l.running or none, r[1] or none, us(r[2]), r[3] and 1 or 0, g.running or none,
         gr[1] or none, us(gr[2]), gr[3] and 1 or 0, g.ordered and 1 or 0, g.fair and 1 or 0))
       return handle:execute "UPDATE nightshift_queue SET limited = TRUE"
     end
@@ -27,10 +29,9 @@ describe("a limited queue", function()
   local function push(group, n, options)
     local ids = {}
     for i = 1, n do
-      local o = {}
+      local o = { group = group }
       for k, v in pairs(options or {}) do o[k] = v end
       ids[i] = assert(q:push("call", { group or "", i }, o))
-      if group then assert(handle:execute("UPDATE nightshift_job SET group_key = ? WHERE id = ?", group, ids[i])) end
     end
     return ids
   end
@@ -48,7 +49,9 @@ describe("a limited queue", function()
     return table.concat(list, " ")
   end
 
-  local function count(name) return tonumber(assert(handle:execute("SELECT COUNT(*) AS n FROM nightshift_" .. name))[1].n) end
+  local function count(name)
+    return tonumber(assert(handle:execute("SELECT COUNT(*) AS n FROM nightshift_" .. name))[1].n)
+  end
 
   it("runs no more of a group at once than it may", function()
     assert(limit(q, { group = { running = 2 } }))
