@@ -520,6 +520,9 @@ describe("liveness:", function()
     handle:close()
     local p = claimer(1)
     p:signal "KILL"
+    p:wait()
+    local of_host <close> = assert(nightshift.open { url = url, no_look = true }) -- its host looks
+    assert.equal("running", assert(of_host:job(id)).state)
     eventually(function()
       local next_one <close> = assert(nightshift.open(url))
       return assert(next_one:job(id)).state == "ready"

@@ -618,6 +618,11 @@ WHERE (h.id IS NOT NULL AND h.dead IS NULL)
 -- The server's version and the database. Locks: none.
 SELECT VERSION() AS version, DATABASE() AS db
 
+-- name: report_shard
+-- The first block of ids that the database may give, and the first that it has not taken from the
+-- sequence so far. Params: none. Index: none, one row. Locks: none.
+SELECT minimum_value AS low, next_not_cached_value AS next FROM nightshift_id
+
 -- name: report_sign
 -- A text that is another one when jobs, hosts or settings have changed, but for changes that leave
 -- all of its numbers as they were. Params: none. Index: PRIMARY of job, lease and scheduled, one row

@@ -124,7 +124,7 @@ static void look_at_holders_once(ns_db *db) {
   ns_rescued sum;
   ns_err err;
   int64_t again_in;
-  if (db->cfg.no_schema)
+  if (db->cfg.no_schema || db->cfg.no_look)
     return;
   ns_look(db, &again_in, &sum, &err);
   db->rescue.rescued = sum; /* the first caller that asks is told */

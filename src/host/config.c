@@ -171,6 +171,7 @@ static ns_status read_connection(lua_State *L, int idx, nsh_config *cfg,
                    WHAT "connection: a number is out of its range");
   c.db.port = (unsigned)c.port;
   c.db.host_session = true;
+  c.db.no_look = true; /* the upkeep looks, and counts what it finds */
   cfg->db = c.db;
   return NS_OK;
 }
@@ -466,4 +467,5 @@ void nsh_config_pushdb(lua_State *L, const nsh_config *cfg) {
     nsl_setint(L, "max_payload", cfg->db.max_payload);
   set_seconds(L, "connect_timeout", cfg->db.connect_timeout);
   set_seconds(L, "read_timeout", cfg->db.read_timeout);
+  nsl_setbool(L, "no_look", cfg->db.no_look);
 }

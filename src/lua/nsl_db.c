@@ -113,6 +113,7 @@ static const nsl_field open_fields[] = {
     {"read_timeout", NSL_INT, offsetof(opening, cfg.read_timeout)},
     {"max_payload", NSL_INT, offsetof(opening, cfg.max_payload)},
     {"no_schema", NSL_BOOL, offsetof(opening, cfg.no_schema)},
+    {"no_look", NSL_BOOL, offsetof(opening, cfg.no_look)},
     {"forget_done", NSL_BOOL, offsetof(opening, forget_done)},
     {NULL, NSL_ANY, 0}};
 
@@ -149,7 +150,8 @@ directory.
 @tparam[opt] table options url, host, user, password, database, socket, port,
 file, group, tls, ca, cert, key, connect_timeout (µs), read_timeout (µs; none: 30
 s), max_payload (bytes), no_schema (boolean: skip the check of the tables),
-forget_done (boolean: done jobs without a parent leave no history)
+no_look (boolean: opening rescues no dead holders' jobs), forget_done (boolean:
+done jobs without a parent leave no history)
 @treturn[1] nightshift.db
 @treturn[2] nil
 @treturn[2] string message
