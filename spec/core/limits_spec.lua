@@ -19,7 +19,8 @@ describe("a limited queue", function()
       handle:execute "INSERT IGNORE INTO nightshift_queue (name, created) VALUES ('api', 1)"
       assert(handle:execute([[INSERT INTO nightshift_limit (queue_id, running, rate, rate_span, rate_window,
         group_running, group_rate, group_span, group_window, ordered, fair)
-        SELECT id, ?, ?, ?, ?, ?, ?, ?, ?, ?, ? FROM nightshift_queue WHERE name = 'api']], l.running or none, r[1] or none, us(r[2]), r[3] and 1 or 0, g.running or none,
+        SELECT id, ?, ?, ?, ?, ?, ?, ?, ?, ?, ? FROM nightshift_queue WHERE name = 'api']],
+        l.running or none, r[1] or none, us(r[2]), r[3] and 1 or 0, g.running or none,
         gr[1] or none, us(gr[2]), gr[3] and 1 or 0, g.ordered and 1 or 0, g.fair and 1 or 0))
       return handle:execute "UPDATE nightshift_queue SET limited = TRUE"
     end
@@ -36,9 +37,9 @@ describe("a limited queue", function()
     return ids
   end
 
-  local function ids(jobs)
+  local function ids(jobs, message, code)
     local list = {}
-    for i, job in ipairs(assert(jobs)) do list[i] = job.id end
+    for i, job in ipairs(assert(jobs, message and message .. code)) do list[i] = job.id end
     return list
   end
 
@@ -169,6 +170,17 @@ describe("a limited queue", function()
     assert.equal(a[3], job.id)
     assert(job:ack())
     assert.equal(0, count "backlog" + count "grant" + count "job")
+  end)
+
+  it("lists its waiting jobs as ready, and verbs on ready jobs find them", function()
+    assert(limit(q, { group = { running = 1 } }))
+    local a, b = push("a", 3), push("b", 2)
+    assert.equal(2, #q:claim_many(5))
+    local list = assert(handle:jobs { state = "ready", queue = "api" })
+    assert.same({ a[2], a[3], b[2] }, { list[1].id, list[2].id, list[3].id })
+    assert.equal(3, #list)
+    assert.equal(3, assert(handle:reprioritise({ state = "ready", queue = "api" }, 50)).changed)
+    assert.equal(3, #assert(handle:jobs { state = "ready" }))
   end)
 
   it("has no limits any more when they are taken away", function()

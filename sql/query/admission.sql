@@ -73,19 +73,20 @@ BEGIN NOT ATOMIC
     WHERE b.job_id IS NULL;
   END IF;
   INSERT INTO nightshift_group (queue_id, group_key, rank, ready_at, job_id)
-  SELECT STRAIGHT_JOIN h.queue_id, h.group_key, k.rank, k.ready_at, k.id
-  FROM (SELECT t.queue_id, t.group_key, (SELECT JSON_ARRAY(b.rank, b.ready_at, b.job_id)
-      FROM nightshift_backlog b FORCE INDEX (PRIMARY)
-      WHERE b.queue_id = t.queue_id AND b.group_key = t.group_key
-      ORDER BY b.queue_id, b.group_key, b.rank, b.ready_at, b.job_id LIMIT 1) AS head
-    FROM (SELECT DISTINCT v.queue_id, COALESCE(j.group_key, '') AS group_key
-      FROM JSON_TABLE(v_rows, {ready_rows}) v
-      STRAIGHT_JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id AND j.run = v.run) t) h
-  JOIN JSON_TABLE(h.head, '$' COLUMNS (`rank` TINYINT UNSIGNED PATH '$[0]',
-    ready_at BIGINT PATH '$[1]', id BIGINT PATH '$[2]')) k
-  WHERE TRUE
-  ON DUPLICATE KEY UPDATE rank = VALUES(rank), ready_at = VALUES(ready_at),
-    job_id = VALUES(job_id), blocked = 0;
+  SELECT STRAIGHT_JOIN b.queue_id, b.group_key, b.rank, b.ready_at, b.job_id
+  FROM JSON_TABLE(v_rows, {ready_rows}) v
+  JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id AND j.run = v.run
+  JOIN nightshift_backlog b FORCE INDEX (PRIMARY) ON b.queue_id = v.queue_id
+    AND b.group_key = COALESCE(j.group_key, '') AND b.rank = IF(v_ordered, 0, v.rank)
+    AND b.ready_at IN (0, v.ready_at) AND b.job_id = v.id
+  ON DUPLICATE KEY UPDATE blocked = 0,
+    job_id = IF(nightshift_group.job_id = 0 OR VALUES(rank) < nightshift_group.rank
+      OR VALUES(rank) = nightshift_group.rank AND (VALUES(ready_at) < nightshift_group.ready_at
+        OR VALUES(ready_at) = nightshift_group.ready_at
+        AND VALUES(job_id) < nightshift_group.job_id), VALUES(job_id), nightshift_group.job_id),
+    ready_at = IF(nightshift_group.job_id = VALUES(job_id), VALUES(ready_at),
+      nightshift_group.ready_at),
+    rank = IF(nightshift_group.job_id = VALUES(job_id), VALUES(rank), nightshift_group.rank);
 END
 
 -- name: admission_release
