@@ -9,8 +9,53 @@
 #ifndef NS_ADMISSION_ADMISSION_H
 #define NS_ADMISSION_ADMISSION_H
 
+#include "buf.h"
 #include "link/link.h"
 #include "nightshift_host.h"
+
+/* ------------------------------------------------------- a claim: claim.c */
+
+/* A claimer's memory of a queue. Instants are monotonic. */
+typedef struct ns_admission_memory {
+  bool limited;       /* as the last look at the queues has said; else the rest is 0 */
+  bool backlog;       /* jobs waited in the backlog after the last claim */
+  size_t move_most;   /* rows that are moved there at once; 0: not known */
+  int64_t again_at;   /* when another job may start; 0: that is not known */
+  int64_t rest_until; /* no look before, as nothing could start */
+  size_t moved;       /* rows, by the claim under way; */
+  bool more;          /* ... and there may be more in ready */
+} ns_admission_memory;
+
+/* What a claim wants of a limited queue, and does for it. */
+typedef struct ns_admission_claim {
+  int64_t queue_id;
+  size_t want;
+  int64_t lease; /* the claim's, not written yet */
+  bool alone;    /* may the first job be one that is to be claimed alone? */
+  ns_bytes text; /* admission_take, for the kinds that are wanted */
+  /* Takes up to 'want' rows of any name out of ready; they are added to the list, as
+  ** ns_admission_move wants it. */
+  ns_status (*take)(ns_db *db, void *arg, size_t want, ns_buf *list, size_t *n, ns_err *err);
+  void *arg;
+} ns_admission_claim;
+
+/* Moves rows of ready into the backlog, and admits jobs of it: '*s' has their rows, see
+** ns_admission_take. NULL: another claim is at it, or nothing could start a moment ago, or,
+** '*lifted', the limit was taken away, and the claim goes on as of any other queue. */
+ns_status ns_admission_run(ns_db *db, ns_admission_memory *m, const ns_admission_claim *c,
+                           ns_stmt **s, bool *lifted, ns_err *err);
+
+/* The last row of that answer has been read: when to look again (µs, -1: not known), whether the
+** backlog has jobs, whether more groups are to be looked at; and 'none' were admitted. */
+void ns_admission_learn(ns_admission_memory *m, int64_t in, bool backlog, bool more, bool none);
+
+/* 'in' (µs, -1: any time), or less: when a job of this queue may start. */
+int64_t ns_admission_next(const ns_admission_memory *m, int64_t in);
+
+/* Will jobs of its backlog start within a minute? */
+bool ns_admission_waits(const ns_admission_memory *m);
+
+/* ------------------------------------------- its statements: admission.c */
 
 /* A limited queue, as a claim finds it. */
 typedef struct ns_admission {

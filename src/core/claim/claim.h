@@ -8,6 +8,7 @@
 #ifndef NS_CLAIM_CLAIM_H
 #define NS_CLAIM_CLAIM_H
 
+#include "admission/admission.h"
 #include "nightshift_host.h"
 #include "source/source.h"
 
@@ -70,12 +71,7 @@ typedef struct ns_claim_queue {
   int64_t cost;       /* µs that it has taken so far */
   int64_t claimed_at; /* monotonic: the last claim, */
   bool full;          /* which came back full */
-  /* of a queue that has limits, see claim/limited.c */
-  bool limited;       /* as the last look at the queues has said */
-  bool backlog;       /* jobs waited in its backlog after the last claim */
-  size_t move_most;   /* rows that are moved there at once; 0: not known */
-  int64_t again_at;   /* monotonic: when another may start; 0: that is not known */
-  int64_t rest_until; /* ... no look before, as nothing could start */
+  ns_admission_memory admission; /* of its limits */
 } ns_claim_queue;
 
 /* A claimer's lanes and queues, in two arrays. */

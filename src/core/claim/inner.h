@@ -159,21 +159,13 @@ ns_status ns_claim_delete_rows(ns_db *db, const ns_claim_row *rows, size_t n, ns
 ** that has too few jobs stays empty. */
 size_t ns_claim_open_places(const ns_weighted_queue *queues, size_t nqueues, size_t limit);
 
-/* ------------------------------------------ limited queues: limited.c */
-
-/* As ns_claim_take_queue, of a limited queue. */
+/* As ns_claim_take_queue, of a limited queue: statement.c. */
 ns_status ns_claim_take_limited(ns_db *db, ns_claim_queue *q, size_t want, ns_claim_rows *out,
                                 ns_err *err);
 
 /* Is the last of them a job that is to be claimed alone, and that was admitted? Then the claim is
 ** over. */
 bool ns_claim_is_alone_admitted(const ns_claim_rows *rows);
-
-/* 'in' (µs, -1: any time), or less: when a job of this queue may start. NULL is allowed. */
-int64_t ns_claim_limited_next(const ns_claim_queue *q, int64_t in);
-
-/* Will jobs of its backlog start within a minute? */
-bool ns_claim_limited_waits(const ns_claim_queue *q);
 
 /* ----------------------------------- aging and admission locks: turns.c */
 

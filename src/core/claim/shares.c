@@ -57,7 +57,7 @@ static ns_status make_shares(ns_db *db, const ns_weighted_queue *queues, size_t 
       ns_claim_queue *s = ns_claim_queue_of(&db->claim.lanes, queues[i].queue_id);
       if (s == NULL)
         return ns_no_memory(err);
-      s->limited = queues[i].limited;
+      s->admission.limited = queues[i].limited;
       all->items[i] = (share){.queue = &queues[i], .s = s};
     }
   } while (known != db->claim.lanes.nqueues);
@@ -85,7 +85,7 @@ static ns_status ask_which_have_jobs(ns_db *db, share *const *of, size_t n, ns_e
   ns_status st;
   for (size_t i = 0; i < n; i++) {
     ns_db_list_add_id(&list, of[i]->queue->queue_id);
-    of[i]->dry = of[i]->s->quiet = !of[i]->s->limited; /* that has jobs elsewhere */
+    of[i]->dry = of[i]->s->quiet = !of[i]->s->admission.limited; /* that has jobs elsewhere */
   }
   st = ns_db_list_run(db, NS_SQL_CLAIM_BUSY_QUEUES, NULL, &list, err);
   while (st == NS_OK && (st = ns_db_row(db, NS_SQL_CLAIM_BUSY_QUEUES, &row, err)) == NS_OK &&
@@ -301,7 +301,7 @@ static ns_status take_round(ns_db *db, shares *all, size_t n, size_t most, ns_cl
 }
 
 static bool has_turn(const share *x) {
-  return !x->dry && !x->singly && !x->s->limited;
+  return !x->dry && !x->singly && !x->s->admission.limited;
 }
 
 /* While so many queues have work that each gets a few jobs only. */

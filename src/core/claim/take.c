@@ -221,7 +221,7 @@ ns_status ns_claim_take_queue(ns_db *db, ns_claim_queue *s, size_t want, ns_clai
                               ns_err *err) {
   if (ns_claim_is_alone_admitted(out))
     return NS_OK;
-  return s->limited ? ns_claim_take_limited(db, s, want, out, err)
+  return s->admission.limited ? ns_claim_take_limited(db, s, want, out, err)
                     : ns_claim_take_rows(db, s, want, out, err);
 }
 
@@ -236,7 +236,7 @@ bool ns_looked_everywhere(const ns_db *db, const ns_weighted_queue *queues, size
                           int64_t since) {
   for (size_t i = 0; i < nqueues; i++) {
     const ns_claim_queue *s = ns_claim_queue_known(&db->claim.lanes, queues[i].queue_id);
-    if (s != NULL && (!has_seen_all(&s->window, since) || ns_claim_limited_waits(s)))
+    if (s != NULL && (!has_seen_all(&s->window, since) || ns_admission_waits(&s->admission)))
       return false;
   }
   return has_seen_all(&db->claim.due_window, since);
@@ -253,7 +253,8 @@ void ns_claim_next_look(const ns_db *db, const ns_weighted_queue *queues, size_t
                         int64_t began, int64_t *in) {
   for (size_t i = 0; i < nqueues; i++) {
     const ns_claim_queue *s = ns_claim_queue_known(&db->claim.lanes, queues[i].queue_id);
-    *in = is_in_the_middle(db, s) ? 0 : ns_claim_limited_next(s, *in);
+    if (s != NULL)
+      *in = is_in_the_middle(db, s) ? 0 : ns_admission_next(&s->admission, *in);
   }
   for (size_t i = 0; db->claim.lanes.some_names && none && i < nqueues; i++)
     limit_wait_for_hidden(db, queues[i].queue_id, in);
