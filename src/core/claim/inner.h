@@ -134,11 +134,7 @@ bool ns_claim_prescan_goes_on(const ns_db *db, int64_t queue_id);
 
 /* ------------------------------------------------------- taking: take.c */
 
-/* Takes up to 'want' jobs of one queue. */
-ns_status ns_claim_take_queue(ns_db *db, ns_claim_queue *q, size_t want, ns_claim_rows *out,
-                              ns_err *err);
-
-/* Takes up to 'want' rows of it out of ready. */
+/* Takes up to 'want' rows of one queue out of ready. */
 ns_status ns_claim_take_rows(ns_db *db, ns_claim_queue *q, size_t want, ns_claim_rows *out,
                              ns_err *err);
 
@@ -159,7 +155,7 @@ ns_status ns_claim_delete_rows(ns_db *db, const ns_claim_row *rows, size_t n, ns
 ** that has too few jobs stays empty. */
 size_t ns_claim_open_places(const ns_weighted_queue *queues, size_t nqueues, size_t limit);
 
-/* As ns_claim_take_queue, of a limited queue: statement.c. */
+/* The same of a limited queue, by its limits: promote.c. */
 ns_status ns_claim_take_limited(ns_db *db, ns_claim_queue *q, size_t want, ns_claim_rows *out,
                                 ns_err *err);
 

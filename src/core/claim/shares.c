@@ -145,9 +145,17 @@ static void mark_dry(share *x) {
   x->s->credit = x->s->credit < 0.0 ? x->s->credit : 0.0;
 }
 
+static ns_status take_queue(ns_db *db, ns_claim_queue *s, size_t want, ns_claim_rows *out,
+                            ns_err *err) {
+  if (ns_claim_is_alone_admitted(out))
+    return NS_OK;
+  return s->admission.limited ? ns_claim_take_limited(db, s, want, out, err)
+                              : ns_claim_take_rows(db, s, want, out, err);
+}
+
 static ns_status take_from(ns_db *db, share *x, size_t want, ns_claim_rows *out, ns_err *err) {
   size_t before = out->n;
-  ns_status st = ns_claim_take_queue(db, x->s, want, out, err);
+  ns_status st = take_queue(db, x->s, want, out, err);
   x->s->credit -= (double)(out->n - before);
   if (out->n - before < want)
     mark_dry(x);
@@ -332,7 +340,7 @@ static ns_status take_reserved(ns_db *db, const shares *all, ns_claim_rows *out,
     size_t before = out->n;
     if (x->dry || x->queue->reserve == 0)
       continue;
-    st = ns_claim_take_queue(db, x->s, x->queue->reserve, out, err);
+    st = take_queue(db, x->s, x->queue->reserve, out, err);
     x->dry = out->n - before < x->queue->reserve;
   }
   return st;
@@ -344,7 +352,7 @@ static ns_status take_strictly(ns_db *db, const shares *all, size_t limit, ns_cl
   ns_status st = NS_OK;
   for (size_t i = 0; st == NS_OK && i < all->n && out->n < limit; i++)
     if (!all->items[i].dry)
-      st = ns_claim_take_queue(db, all->items[i].s, limit - out->n, out, err);
+      st = take_queue(db, all->items[i].s, limit - out->n, out, err);
   return st;
 }
 

@@ -217,14 +217,6 @@ ns_status ns_claim_take_rows(ns_db *db, ns_claim_queue *s, size_t want, ns_claim
   return st;
 }
 
-ns_status ns_claim_take_queue(ns_db *db, ns_claim_queue *s, size_t want, ns_claim_rows *out,
-                              ns_err *err) {
-  if (ns_claim_is_alone_admitted(out))
-    return NS_OK;
-  return s->admission.limited ? ns_claim_take_limited(db, s, want, out, err)
-                    : ns_claim_take_rows(db, s, want, out, err);
-}
-
 /* ------------------------------------------------------------ after it */
 
 /* A look that is not open is over, or none was asked for; an open one goes on by itself. */
