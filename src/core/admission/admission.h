@@ -1,7 +1,7 @@
 /*
 ** Limits of queues and of groups of jobs, from a claim's side. Claims of a limited queue move its
 ** ready rows into the backlog, by group. Then they admit jobs of groups that have a place and a
-** token; each of these has a grant until its verdict, or until its lease is gone.
+** token. Each of these has a grant until its verdict, or until its lease is gone.
 **
 ** Invariant: all that is written here is written under the lock of the queue's row of
 ** nightshift_limit, but for the ends of grants. No claim waits for that lock.
@@ -40,13 +40,13 @@ typedef struct ns_admission_claim {
 } ns_admission_claim;
 
 /* Moves rows of ready into the backlog, and admits jobs of it: '*s' has their rows, see
-** ns_admission_take. NULL: another claim is at it, or nothing could start a moment ago, or,
-** '*lifted', the limit was taken away, and the claim goes on as of any other queue. */
+** ns_admission_take. NULL: another claim is at it, or nothing could start a moment ago. Or the
+** limit was taken away ('*lifted'), and the claim goes on as of any other queue. */
 ns_status ns_admission_run(ns_db *db, ns_admission_memory *m, const ns_admission_claim *c,
                            ns_stmt **s, bool *lifted, ns_err *err);
 
-/* The last row of that answer has been read: when to look again (µs, -1: not known), whether the
-** backlog has jobs, whether more groups are to be looked at; and 'none' were admitted. */
+/* The last row of that answer has been read. 'in': when to look again (µs, -1: not known); 'more':
+** there are more groups to be looked at; 'none': no job was admitted. */
 void ns_admission_learn(ns_admission_memory *m, int64_t in, bool backlog, bool more, bool none);
 
 /* 'in' (µs, -1: any time), or less: when a job of this queue may start. */

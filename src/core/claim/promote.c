@@ -1,7 +1,7 @@
 /*
 ** Promotion: due jobs move from scheduled to ready, in the order of their times. And which jobs
-** are due next here. Of limited queues, jobs move on from ready into a backlog, and out of it. Behind
-** rows that were taken, more of a name are taken for a batch.
+** are due next here. Of limited queues, jobs move on from ready into a backlog, and out of it.
+** Behind rows that were taken, more of a name are taken for a batch.
 **
 ** Promoted rows stay in the index until purge has removed them, and a look from the start would
 ** read all of them. So a look begins at the floor, the last run_at that was promoted. Late

@@ -3,9 +3,9 @@
 ** audit looks for jobs and rows in no such place, a stretch of rows at a time, all of it in
 ** rounds.
 **
-** A round reads live jobs into memory, and then the rows that place them. It follows the order
-** in which a job goes through its places: edges, scheduled, ready, backlog, leases. So a job that moves
-** meanwhile is met in at least one of them. Nothing is locked. A job that ends or returns
+** A round reads live jobs into memory, and then the rows that place them. It follows the order in
+** which a job goes through its places: edges, scheduled, ready, backlog, leases. So a job that
+** moves meanwhile is met in at least one of them. Nothing is locked. A job that ends or returns
 ** meanwhile stands no more with the same run, which is asked last.
 **
 ** A holder compares its own claims as well: are the claims that stand in the database in its

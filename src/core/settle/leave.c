@@ -1,11 +1,11 @@
 /*
-** What a run leaves behind with its verdict: its row among the running jobs, its place under a
-** limit, and, with the last of its batch, the lease. A verdict that stops its group or its queue
-** does so here.
+** What a run leaves behind with its verdict: its row among the running jobs, and its place under a
+** limit. The last of a batch leaves the lease. A verdict that stops its group or its queue does so
+** here.
 **
 ** Invariant: a place is given up in the transaction that writes the verdict, also when that is
-** STALE; the jobs that wait for it are rung for after the commit. A lease is deleted only with all
-** of its claims settled.
+** STALE. Jobs that wait for a place are rung for after the commit. A lease is deleted only with
+** all of its claims settled.
 */
 #include "admission/admission.h"
 #include "db/db.h"
