@@ -144,10 +144,11 @@ END
 -- Params: queue, jobs, lease, whether the first may be one that is to be claimed alone. Admits jobs
 -- of groups that have a place and a token, and gives each a place. Gives their rows, as a claim
 -- does. The last row is of job 0. Its ready_at says when another may start (µs from now; -1: that
--- is not known), run whether the backlog has any, alone whether more groups are to be looked at.
+-- is not known). Its run says whether the backlog has any, alone whether more groups are to be
+-- looked at.
 -- A claim that admits none drops a place that a dead holder has left. Groups are looked at in the
 -- order of the limit, each of them until it can start nothing more.
--- Keys: best or turns of group, one row; of_group of grant, as many rows as run; PRIMARY of
+-- Keys: best or turns of group, one row; of_group of grant, as many rows as run. PRIMARY of
 -- backlog, one row, or up to the first of some kinds; of job, one row. Locks what it changes.
 BEGIN NOT ATOMIC
   DECLARE v_queue INT DEFAULT ?;

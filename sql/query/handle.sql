@@ -305,8 +305,8 @@ SELECT id, name, paused, removed, limited FROM nightshift_queue FORCE INDEX (PRI
 
 -- name: queue_paused
 -- Params: id. Key: PRIMARY; all paused names, they are few, and mostly none. Integers, a row for
--- each of the names: is the queue paused, the kind of the name, is the queue removed, has it limits. A
--- row with NULL: no name is.
+-- each of the names: is the queue paused, the kind of the name, is the queue removed, has it
+-- limits. A row with NULL: no name is.
 -- Every claim of a program asks this. A join costs two thirds of subqueries with sums, and parsing
 -- it each time would cost as much as the rest.
 SELECT q.paused, CRC32(p.name) AS kind, q.removed, q.limited
