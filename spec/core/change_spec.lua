@@ -542,13 +542,18 @@ describe("groups", function()
 
   it("are changed, and taken away, while a job waits and for its retry", function()
     local after = { assert(q:push("x", 1)) }
-    for place, given in pairs { ready = {}, later = { delay = 60 }, behind = { after = after } } do
+    for place, given in pairs { ready = {}, later = { delay = 60 }, behind = { after = after }, backlog = {} } do
       given.group = "old"
       local id = assert(q:push("a", 1, given))
       assert(handle:update(id, { priority = 7 }))
       assert.equal("old", group_of(id), place)
+      if place == "backlog" then -- as a claim of a limited queue files it
+        db.sql(([[INSERT INTO nightshift_backlog SELECT queue_id, 'old', `rank`, ready_at, job_id, run, alone, kind
+          FROM nightshift_ready WHERE job_id = %d AND run = 2]]):format(id), name)
+        db.sql("DELETE FROM nightshift_ready WHERE job_id = " .. id, name)
+      end
       assert(handle:update(id, { group = "new" }))
-      assert.equal("new", group_of(id), place)
+      assert.same({ "new", "0" }, { group_of(id), db.sql("SELECT COUNT(*) FROM nightshift_backlog", name) }, place)
       assert(handle:update(id, { group = false }))
       assert.is_nil(group_of(id), place)
       assert(handle:cancel(id))
