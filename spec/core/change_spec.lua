@@ -542,18 +542,13 @@ describe("groups", function()
 
   it("are changed, and taken away, while a job waits and for its retry", function()
     local after = { assert(q:push("x", 1)) }
-    for place, given in pairs { ready = {}, later = { delay = 60 }, behind = { after = after }, backlog = {} } do
+    for place, given in pairs { ready = {}, later = { delay = 60 }, behind = { after = after } } do
       given.group = "old"
       local id = assert(q:push("a", 1, given))
       assert(handle:update(id, { priority = 7 }))
       assert.equal("old", group_of(id), place)
-      if place == "backlog" then -- as a claim of a limited queue files it
-        db.sql(([[INSERT INTO nightshift_backlog SELECT queue_id, 'old', `rank`, ready_at, job_id, run, alone, kind
-          FROM nightshift_ready WHERE job_id = %d AND run = 2]]):format(id), name)
-        db.sql("DELETE FROM nightshift_ready WHERE job_id = " .. id, name)
-      end
       assert(handle:update(id, { group = "new" }))
-      assert.same({ "new", "0" }, { group_of(id), db.sql("SELECT COUNT(*) FROM nightshift_backlog", name) }, place)
+      assert.equal("new", group_of(id), place)
       assert(handle:update(id, { group = false }))
       assert.is_nil(group_of(id), place)
       assert(handle:cancel(id))
@@ -563,7 +558,7 @@ describe("groups", function()
       assert.equal(" ", group_of(id), place)
     end
     assert(handle:update({ name = "a", state = "ready" }, { group = "of many" }))
-    assert.equal("4", db.sql("SELECT COUNT(*) FROM nightshift_jobs WHERE group_key = 'of many'", name))
+    assert.equal("3", db.sql("SELECT COUNT(*) FROM nightshift_jobs WHERE group_key = 'of many'", name))
     for _, bad in ipairs { "", "a\nb", ("x"):rep(191) } do
       assert.equal("INVALID", select(3, handle:update(1, { group = bad })))
     end
