@@ -755,7 +755,8 @@ SELECT minimum_value AS low, next_not_cached_value AS next FROM nightshift_id
 -- name: report_sign
 -- Two texts. One is another when jobs have changed, and one when hosts or settings have. Changes that
 -- leave all of their numbers as they were are not seen. Params: none. Index: PRIMARY of job, lease
--- and scheduled, one row each; outcome, and audit, the last of each; small tables, whole. Locks: none.
+-- and scheduled, one row each; outcome, and audit, the last of each; small tables, whole. Locks:
+-- none.
 SELECT CONCAT_WS(' ',
   (SELECT MAX(id) FROM nightshift_job),
   (SELECT CONCAT(MAX(id), ':', MIN(id)) FROM nightshift_lease),
