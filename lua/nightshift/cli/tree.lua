@@ -4,7 +4,9 @@ local context = require "nightshift.cli.context"
 local core = require "nightshift.core"
 local options = require "nightshift.options"
 local output = require "nightshift.cli.output"
-local reading = require "nightshift.report.tree"
+
+-- What few commands need is loaded by them alone.
+local reading = options.later(function() return require "nightshift.report.tree" end)
 
 local tree = { commands = {} }
 local commands = tree.commands
@@ -33,7 +35,7 @@ end
 ---@return string? message
 ---@return string? code
 function tree.live_children(db, id)
-  local counts, message, code = reading.rest(db._handle, id, 0)
+  local counts, message, code = reading().rest(db._handle, id, 0)
   if counts == nil then return nil, message, code end
   local live = 0
   for _, state in ipairs { "running", "ready", "scheduled", "waiting" } do
@@ -136,7 +138,7 @@ end
 --- Draws the tree below `args.id`.
 function tree.show(db, args)
   context.checked(options.integer(1, 1000000), args.children, "--children")
-  local top = context.must(reading.read(db._handle, args.id, { children = args.children }))
+  local top = context.must(reading().read(db._handle, args.id, { children = args.children }))
   local counts = context.must(db:progress(args.id))
   if args.json then
     top = plain(top)
