@@ -408,7 +408,7 @@ describe("a job manager:", function()
   end]]
 
   describe("600 jobs, some of them children,", function()
-    for _, claimers in ipairs(os.getenv "NIGHTSHIFT_LONG" and { 80, 200, 500 } or { 80 }) do
+    for _, claimers in ipairs(os.getenv "NIGHTSHIFT_LONG" and { 80, 200, 500 } or { 40 }) do
       local crowd = ("by %d claimers with a connection each, of whom some are killed"):format(claimers)
       it("are each had once " .. crowd, function()
         fill()
