@@ -123,6 +123,12 @@ local function through_scheduled(m, state, last)
   through(m, state, "filter_scheduled", {}, { 0, 0, 0 }, by "run_at", { last })
 end
 
+--- The place behind a row of a backlog.
+local function behind_backlog(row)
+  local q, g, r, at = row.queue_id, row.group_key or "", row.rank or 0, row.ready_at or 0
+  return { q, q, g, q, g, r, q, g, r, at, q, g, r, at, row.id or 0 }
+end
+
 local walks = {}
 
 function walks.scheduled(m, state) through_scheduled(m, state, m.last.run_at) end
@@ -139,6 +145,8 @@ function walks.ready(m, state)
       through(m, state, "filter_ready", { lane.queue_id, lane.rank }, { 0, 0, 0 }, by "ready_at", { last }, true)
     end
   end
+  local from = behind_backlog { queue_id = m.wanted.queue ~= core.null and m.wanted.queue or 0 }
+  through(m, state, "filter_backlog", {}, from, behind_backlog, { last })
 end
 
 function walks.running(m, state)

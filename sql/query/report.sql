@@ -249,6 +249,18 @@ STRAIGHT_JOIN nightshift_queue q ON q.id = j.queue_id
 WHERE {filter_live}
 ORDER BY j.id LIMIT ?
 
+-- name: report_jobs_backlog
+-- Claimable jobs of limited queues, queue by queue and group by group. Params: first queue id, the
+-- one behind the last, filter, limit. Index: backlog PRIMARY, range of queue_id; job PRIMARY.
+-- Locks: none.
+SELECT j.id, q.name AS queue, j.name, 'ready' AS state,
+       {listed_columns}
+FROM nightshift_backlog b FORCE INDEX (PRIMARY)
+STRAIGHT_JOIN nightshift_job j ON j.id = b.job_id AND j.run = b.run AND j.unmet = 0
+STRAIGHT_JOIN nightshift_queue q ON q.id = b.queue_id
+WHERE b.queue_id >= ? AND b.queue_id < ? AND {filter_live}
+ORDER BY b.queue_id, b.group_key, b.rank, b.ready_at, b.job_id LIMIT ?
+
 -- name: report_jobs_child_ended
 -- Ended children of a job, newest id first. Params: parent, an id: all below; outcome or NULL
 -- twice, filter, limit. Index: child PRIMARY, a range: all children; finished PRIMARY. Locks: none.
@@ -446,6 +458,9 @@ SELECT q.name AS queue, j.name, COUNT(*) AS n, SUM(r.ready_at > {now}) AS later,
   GREATEST(0, {now} - MIN(r.ready_at)) AS waited
 FROM ((SELECT queue_id, ready_at, job_id, run, kind FROM nightshift_ready
        WHERE ready_at < {end} LIMIT ?)
+      UNION ALL
+      (SELECT queue_id, IF(ready_at = 0, 1, ready_at), job_id, run, kind FROM nightshift_backlog
+       LIMIT 20000)
       UNION ALL
       (SELECT queue_id, run_at, job_id, run, kind FROM nightshift_scheduled
        WHERE run_at <= {now} + ? ORDER BY run_at, job_id LIMIT ?)) r
