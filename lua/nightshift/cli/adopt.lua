@@ -6,7 +6,7 @@ local context = require "nightshift.cli.context"
 local options = require "nightshift.options"
 local output = require "nightshift.cli.output"
 
--- What few commands need is loaded by them alone.
+-- Loaded by the few commands that need them.
 local admin = options.later(function() return require "nightshift.source.admin" end)
 local mapping = options.later(function() return require "nightshift.source.mapping" end)
 local source = options.later(function() return require "nightshift.source.table" end)

@@ -10,7 +10,7 @@ local output = require "nightshift.cli.output"
 local tree = require "nightshift.cli.tree"
 local units = require "nightshift.units"
 
--- What few commands need is loaded by them alone.
+-- Loaded by the few commands that need them.
 local change = options.later(function() return require "nightshift.change" end)
 local many = options.later(function() return require "nightshift.many" end)
 local report = options.later(function() return require "nightshift.report" end)

@@ -10,7 +10,7 @@ local pauses = require("nightshift.queue").pauses
 local report = require "nightshift.report"
 local units = require "nightshift.units"
 
--- What few commands need is loaded by them alone.
+-- Loaded by the few commands that need them.
 local admin = options.later(function() return require "nightshift.source.admin" end)
 local versions = options.later(function() return require "nightshift.versions" end)
 

@@ -12,7 +12,7 @@ local output = require "nightshift.cli.output"
 local retention = require "nightshift.retention"
 local shards = require "nightshift.sharded.number"
 
--- What few commands need is loaded by them alone.
+-- Loaded by the few commands that need them.
 local examination = options.later(function() return require "nightshift.doctor" end)
 local report = options.later(function() return require "nightshift.report" end)
 

@@ -5,7 +5,7 @@ local core = require "nightshift.core"
 local options = require "nightshift.options"
 local output = require "nightshift.cli.output"
 
--- What few commands need is loaded by them alone.
+-- Loaded by the few commands that need them.
 local reading = options.later(function() return require "nightshift.report.tree" end)
 
 local tree = { commands = {} }

@@ -5,7 +5,7 @@ local core = require "nightshift.core"
 local context = require "nightshift.cli.context"
 local options = require "nightshift.options"
 
--- What few commands need is loaded by them alone.
+-- Loaded by the few commands that need them.
 local hosts = options.later(function() return require "nightshift.report.hosts" end)
 
 local work = { commands = {} }
