@@ -127,10 +127,17 @@ local walks = {}
 
 function walks.scheduled(m, state) through_scheduled(m, state, m.last.run_at) end
 
+local function through_jobs(m, state)
+  through(m, state, "filter_jobs", {}, { 0 }, function(row) return { row.id } end, { m.last.id })
+end
+
 -- First jobs that are due and not yet moved into ready, for they are moved there meanwhile. A push
 -- of many gives each job a place some µs behind the one before, so a place may lie ahead. Jobs that
--- the verb puts into ready have a later one.
+-- the verb puts into ready have a later one. Where a queue has a limit, all live jobs are looked at:
+-- no key leads through the backlogs, and claims move jobs there.
 function walks.ready(m, state)
+  local queue = m.wanted.queue
+  if must(filter.call(m.handle, "filter_limited", queue, queue))[1] then return through_jobs(m, state) end
   local last = must(m.handle:now()) + AHEAD
   core.sleep(AHEAD / 1000000)
   through_scheduled(m, state, last)
@@ -146,10 +153,6 @@ function walks.running(m, state)
   for first = 1, #rows, PAGE do
     m.each(state, matching(m, state, table.move(rows, first, math.min(first + PAGE - 1, #rows), 1, {})))
   end
-end
-
-local function through_jobs(m, state)
-  through(m, state, "filter_jobs", {}, { 0 }, function(row) return { row.id } end, { m.last.id })
 end
 
 walks.waiting = through_jobs
