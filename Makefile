@@ -37,7 +37,7 @@ BASE_O := $(call objects,base)
 PRIV_O := $(call objects,private)
 CORE_O := $(call objects,core) $(O)/gen/ns_sql.o
 LUAC_O := $(call objects,lua)
-HOST_O := $(filter-out $(O)/host/screen.o,$(call objects,host))
+HOST_O := $(filter-out $(O)/host/screen.o $(O)/host/http/library.o,$(call objects,host))
 
 $(O)/base/%.o: SEES = -Isrc/include -Isrc/base
 $(O)/core/%.o: SEES = -Isrc/include -Isrc/base -Isrc/core -I$(O)/gen $(MARIADB_CFLAGS)
@@ -46,11 +46,11 @@ $(O)/private/%.o: SEES = -Isrc/include -Isrc/base -Isrc/core -Isrc/private
 $(O)/lua/%.o:  SEES = -Isrc/include -Isrc/base -Isrc/private -Isrc/lua $(LUA_CFLAGS)
 $(O)/host/%.o: SEES = -Isrc/include -Isrc/base -Isrc/core -Isrc/host \
   $(if $(filter $(SPEAKS_LUA),$@),-Isrc/lua $(LUA_CFLAGS))
-SPEAKS_LUA := $(addprefix $(O)/host/,main.o web.o config.o runner.o runners.o schedules.o figures.o screen.o \
+SPEAKS_LUA := $(addprefix $(O)/host/,main.o web.o config.o runner.o runners.o schedules.o figures.o screen.o http/library.o \
   process/zygote.o worker/%.o)
-# Only the program has these: position independent, but no library; but for the terminal of `top`.
+# Only the program has these: position independent, but no library; but for what it loads late.
 $(O)/host/%.o: PIC := -fPIE
-$(O)/host/screen.o: PIC := -fPIC
+$(O)/host/screen.o $(O)/host/http/library.o: PIC := -fPIC
 # Tests and benches see all.
 ALL_SEE = -Isrc/include -Isrc/base -Isrc/core -Isrc/private -Isrc/lua -Isrc/host -I$(O)/gen
 
@@ -84,8 +84,10 @@ PROGRAM := $(O)/bin/nightshift
 LIBRARY := $(O)/libnightshift.a
 # Of the program; for `top` alone, so that nothing else loads ncurses. Without that it is not built.
 SCREEN  := $(if $(CURSES_LIBS),$(O)/nightshift/host/screen.so)
+# The same for what listens: libmicrohttpd loads a dozen libraries.
+HTTP    := $(if $(MHD_LIBS),$(O)/nightshift/host/http.so)
 
-all: $(MODULE) $(PROGRAM) $(LIBRARY) $(SCREEN)
+all: $(MODULE) $(PROGRAM) $(LIBRARY) $(SCREEN) $(HTTP)
 
 $(LIBRARY): $(BASE_O) $(CORE_O)
 	$(SAY) AR $@
@@ -101,7 +103,7 @@ $(MODULE): $(LUAC_O) $(PRIV_O) $(LIBRARY)
 $(PROGRAM): $(HOST_O) $(LUAC_O) $(PRIV_O) $(LIBRARY)
 	@mkdir -p $(@D)
 	$(SAY) LINK $@
-	$(Q)$(CC) $(LDFLAGS) -pie -rdynamic -o $@ $^ $(MARIADB_LIBS) $(JANSSON_LIBS) $(UV_LIBS) $(MHD_LIBS) \
+	$(Q)$(CC) $(LDFLAGS) -pie -rdynamic -o $@ $^ $(MARIADB_LIBS) $(JANSSON_LIBS) $(UV_LIBS) \
 	  $(LUA_LIBS) -lm
 
 # nodelete: handlers of signals that ncurses leaves behind.
@@ -109,6 +111,11 @@ $(O)/nightshift/host/screen.so: $(O)/host/screen.o
 	@mkdir -p $(@D)
 	$(SAY) LINK $@
 	$(Q)$(CC) -shared -Wl,-z,nodelete $(LDFLAGS) -o $@ $^ $(CURSES_LIBS) -lm
+
+$(O)/nightshift/host/http.so: $(O)/host/http/library.o
+	@mkdir -p $(@D)
+	$(SAY) LINK $@
+	$(Q)$(CC) -shared -Wl,-z,nodelete $(LDFLAGS) -o $@ $^ $(MHD_LIBS)
 
 # ------------------------------------------------------------------- try
 

@@ -46,7 +46,7 @@ nightshift.null = nil
 
 ---@class nightshift.OpenOptions
 ---@field url string? mysql:// or mariadb://user:password@host:port/database?option=value
----@field host string?
+---@field host string|string[]|nil a list is a primary and its replicas: "a", "a:3307", "[::1]:3307", "/run/s.sock"
 ---@field port integer?
 ---@field socket string? path of a unix socket
 ---@field user string?
@@ -74,6 +74,27 @@ nightshift.null = nil
 ---@return string? message
 ---@return nightshift.Code? code `GONE`, `DENIED`, `SCHEMA`, `SERVER`, `INVALID`
 function nightshift.open(where) end
+
+---@class nightshift.ShardOptions: nightshift.OpenOptions
+---@field shard integer? the number of that database, 0 to 89; else it is learnt when all are first reached
+
+--- Several databases as one. Verbs on a job find the database of its id. Verbs on queues, filters and
+--- lists are of all; `missing` of what they give is a list of databases that are away. Trees,
+--- transactions, unique keys, locks and claims stay within one database.
+---@class nightshift.Sharded: nightshift.Db
+---@field shard fun(self: nightshift.Sharded, number: integer): nightshift.Db?, string?, nightshift.Code? one of them
+---@field of_key fun(self: nightshift.Sharded, key: string|integer): nightshift.Db?, string?, nightshift.Code? that with
+---the jobs of a key
+---@field shards fun(self: nightshift.Sharded): {shard: integer?, place: string, away: string?}[] all, in the order of
+---the list
+
+--- Opens several databases as one, each with a number.
+---@param list (string|nightshift.ShardOptions)[]? URLs, with `shard=N` in them; default: those of $NIGHTSHIFT_URL, with
+---blanks between them
+---@return nightshift.Sharded? db
+---@return string? message
+---@return nightshift.Code? code as of open
+function nightshift.sharded(list) end
 
 --- Monotonic seconds with an unknown start, for measuring.
 ---@return number
@@ -604,7 +625,7 @@ function Db:reprioritise(id, priority, opts) end
 ---@field queue string
 ---@field job string its name
 ---@field payload any
----@field options table<string, number>? of its push, durations in seconds
+---@field options table<string, number|string>? of its push, durations in seconds
 ---@field missed "one"|"all"|"none"
 ---@field overlap "allow"|"skip"
 ---@field paused boolean
@@ -1088,9 +1109,11 @@ local Queue = {}
 --- followed by it. Not in flows and for children
 
 ---@class nightshift.PushOptions
+---@field key string|integer|nil of nightshift.sharded: jobs of one key are of one database
 ---@field delay nightshift.Duration? run it this much later
 ---@field at number|string|nil run it then: seconds since 1970, or a text like "2030-01-31T12:00:00Z"; without `delay`
 ---@field tags string[]? up to 16 of 1 to 64 characters, without control characters
+---@field group string? what the limits of groups go by, like "tenant:7": 1 to 190 characters, no control characters
 ---@field priority integer? 0 to 255, higher first; default 100
 ---@field decay integer? 0 to 255: priority it loses with each failure, crash or `again`, down to 0; default 8
 ---@field unique string|nightshift.Unique|nil key that at most one live job of the queue has
@@ -1209,6 +1232,7 @@ function Queue:stats() end
 ---@field phase integer how often `wait` has parked it
 ---@field after integer[] the jobs that it was pushed to wait for, without parent and children
 ---@field tags string[] sorted
+---@field group string? nil: it has none
 ---@field results nightshift.Result[] outcomes of its children, in the order of spawning, and behind them of the jobs of
 ---`after`
 ---@field awaits string? the signal it has waited for
@@ -1371,6 +1395,7 @@ function Job:db() end
 ---@field output string? ended: what that run has printed, and its `job:log`, the last 16 KiB; nil: nothing is kept
 ---@field after integer[]? the jobs that it was pushed to wait for, without parent and children
 ---@field tags string[]? sorted; nil: it has none
+---@field group string? nil: it has none
 ---@field decay integer
 ---@field deadline number?
 ---@field timeout number seconds
@@ -1646,6 +1671,7 @@ function Testing:close() end
 ---@field due number?
 ---@field parent integer?
 ---@field unique string?
+---@field group string?
 ---@field attempts integer
 
 return nightshift

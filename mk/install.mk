@@ -16,6 +16,7 @@ install: all man
 	install -m 755 $(PROGRAM) "$(DESTDIR)$(BINDIR)/nightshift"
 	install -m 755 $(MODULE) "$(DESTDIR)$(LIBDIR)/nightshift/core.so"
 	test -z "$(SCREEN)" || install -D -m 755 $(SCREEN) "$(DESTDIR)$(LIBDIR)/nightshift/host/screen.so"
+	test -z "$(HTTP)" || install -D -m 755 $(HTTP) "$(DESTDIR)$(LIBDIR)/nightshift/host/http.so"
 	install -d "$(DESTDIR)$(INCDIR)" "$(DESTDIR)$(CLIBDIR)/pkgconfig"
 	install -m 644 $(PUBLIC:%=src/include/%) "$(DESTDIR)$(INCDIR)"
 	install -m 644 $(LIBRARY) "$(DESTDIR)$(CLIBDIR)"
@@ -59,7 +60,8 @@ DEB_FILE  = $(O)/nightshift_$(VERSION)-1_$(ARCH).deb
 DEB_TREE  = DESTDIR=$(abspath $(DEB))/tree PREFIX=/usr LIBDIR=/usr/lib/$(MULTIARCH)/lua/5.4 \
   CLIBDIR=/usr/lib/$(MULTIARCH) ZSHDIR=/usr/share/zsh/vendor-completions VERSION=$(VERSION)
 DEB_DOC   = $(DEB)/tree/usr/share/doc/nightshift
-DEB_ELF   = tree/usr/bin/nightshift tree/usr/lib/$(MULTIARCH)/lua/5.4/nightshift/core.so
+DEB_ELF   = tree/usr/bin/nightshift $(addprefix tree/usr/lib/$(MULTIARCH)/lua/5.4/nightshift/,core.so \
+  $(if $(HTTP),host/http.so))
 # What it links is recommended: only `top` needs it.
 DEB_SCREEN = $(if $(SCREEN),tree/usr/lib/$(MULTIARCH)/lua/5.4/nightshift/host/screen.so)
 define DEB_CONTROL

@@ -36,7 +36,7 @@ $(O)/meddle.so: spec/c/meddle.c
 # The checks in C: of the host's pure parts, and the crash sweep of the shared dict.
 $(O)/host-units: spec/unit/host.c $(filter-out $(O)/host/main.o,$(HOST_O)) $(LUAC_O) $(PRIV_O) $(LIBRARY)
 	$(Q)$(CC) $(CPPFLAGS) $(ALL_SEE) $(LUA_CFLAGS) $(NS_CFLAGS) -UNDEBUG $(LDFLAGS) -o $@ \
-	  $(filter-out %.h,$^) $(MARIADB_LIBS) $(JANSSON_LIBS) $(UV_LIBS) $(MHD_LIBS) $(LUA_LIBS) -lm
+	  $(filter-out %.h,$^) $(MARIADB_LIBS) $(JANSSON_LIBS) $(UV_LIBS) $(LUA_LIBS) -lm
 
 $(O)/shared-units: spec/unit/shared.c src/base/shared/dict.c $(filter-out $(O)/base/shared/dict.o,$(BASE_O))
 	$(Q)$(CC) $(CPPFLAGS) $(ALL_SEE) $(NS_CFLAGS) -DNS_CRASH -UNDEBUG $(LDFLAGS) -o $@ $(filter-out %.h,$^)
@@ -222,6 +222,13 @@ torture-asan-run:
 	  UBSAN_OPTIONS=print_stacktrace=1:$(REPORT) \
 	  $(HARNESS) spec/torture/run.lua "$(SECONDS)" "$(SEED)" "$(FAULTS)" "$(HOSTS)" "$(WORKERS)"; \
 	  status=$$?; ! cat $(O)/report.* 2>/dev/null && exit $$status
+
+#: make test-failover   ten promotions of a replica under load, audited; ROUNDS=10
+# The primary is killed and its replica promoted, with a host and a pusher at work, as
+# doc/failover.md has it. The suite does so twice.
+.PHONY: test-failover
+test-failover: deps
+	@NIGHTSHIFT_ROUNDS="$(or $(ROUNDS),10)" $(MAKE) --no-print-directory test ARGS=spec/core/failover_spec.lua
 
 #: make test-dags   random graphs of jobs under kills for SECONDS; SEED=n
 # Random graphs of jobs on two hosts, one after the other for SECONDS, while

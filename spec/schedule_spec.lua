@@ -58,12 +58,12 @@ describe("db:schedule", function()
   end)
 
   it("keeps options of its push", function()
-    local options = { queue = "low", priority = 7, timeout = "90s", max_attempts = 2 }
+    local options = { queue = "low", priority = 7, timeout = "90s", max_attempts = 2, group = "tenant:7" }
     assert(handle:schedule(daily { push = { "x", nil, options } }))
     local id = assert(handle:schedule_run "report")
     local job = handle:job(id)
-    assert.same({ "low", 7, 90, 2 }, { job.queue, job.priority, job.timeout, job.max_attempts })
-    assert.same({ priority = 7, timeout = 90, max_attempts = 2 }, handle:schedules()[1].options)
+    assert.same({ "low", 7, 90, 2, "tenant:7" }, { job.queue, job.priority, job.timeout, job.max_attempts, job.group })
+    assert.same({ priority = 7, timeout = 90, max_attempts = 2, group = "tenant:7" }, handle:schedules()[1].options)
   end)
 
   it("pauses, resumes, runs and removes", function()

@@ -47,12 +47,14 @@ describe("the testing kit", function()
   end)
 
   it("shows what was pushed, with payloads, to those who look for a part of it", function()
-    assert(q:push("email.send", { to = "a", list = { 1, { deep = true } } }, { priority = 7, unique = "k" }))
+    assert(q:push("email.send", { to = "a", list = { 1, { deep = true } } },
+      { priority = 7, unique = "k", group = "tenant:7" }))
     assert(t.db:queue "other":push("email.send", { to = "b" }, { delay = "1h" }))
     local jobs = assert(t:pushed { queue = "mail" })
     assert.equal(1, #jobs)
-    assert.same({ "email.send", { to = "a", list = { 1, { deep = true } } }, 7, "ready", "k", 0 },
-      { jobs[1].name, jobs[1].payload, jobs[1].priority, jobs[1].state, jobs[1].unique, jobs[1].attempts })
+    assert.same({ "email.send", { to = "a", list = { 1, { deep = true } } }, 7, "ready", "k", "tenant:7", 0 },
+      { jobs[1].name, jobs[1].payload, jobs[1].priority, jobs[1].state, jobs[1].unique, jobs[1].group,
+        jobs[1].attempts })
     local function n(filter) return #assert(t:pushed(filter)) end
     assert.equal(2, n { name = "email.send" })
     assert.equal(1, n { payload = { list = { [2] = { deep = true } } } })
@@ -365,7 +367,7 @@ describe("the testing kit", function()
     local stay = { meta = true, id = true, queue = true, listener = true }
     -- no instants, or ones of the world outside
     local no_time = " id job_id lease holder on_id parent root seq nonce backoff timeout paused connection row_id "
-      .. "thread n token last_job version declared beat cycle dead load_began load_ended age most skew "
+      .. "server thread n token last_job version declared beat cycle dead load_began load_ended age most skew "
       .. "done failed cancelled pushed waits waited longest_wait runs ran longest_run "
       .. "job jobs "
     local untouched = { ["job.since"] = true, ["finished.since"] = true, ["holder.started"] = true,

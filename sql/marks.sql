@@ -18,6 +18,10 @@ CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin
 -- This database in the name of a lock: in ASCII and short, whatever the database is called.
 MD5(DATABASE())
 
+-- mark: server
+-- A number for this server, for as long as it keeps its data where it is.
+CRC32(CONCAT_WS(' ', @@hostname, @@port, @@socket, @@datadir, @@server_id))
+
 -- mark: all_paused
 -- Is every queue paused, by one row?
 ((SELECT COUNT(*) FROM nightshift_paused_name WHERE name = '') > 0)
@@ -169,7 +173,7 @@ j.id, j.run, j.queue_id, j.name, j.payload, j.state,
   j.attempts, j.polls, j.crashes, j.max_attempts, j.max_polls,
   255 - j.rank AS priority, j.parent, j.root, j.created, j.due, j.deadline,
   j.timeout, j.nonce, {now} AS now, j.phase, j.awaits, j.ukey,
-  (j.after_ids IS NOT NULL) + 2 * j.tagged AS follows
+  (j.after_ids IS NOT NULL) + 2 * j.tagged AS follows, j.group_key
 
 -- mark: signal
 -- Behind `SELECT s.… `: the signal that job j has waited for, sent by name or without one.

@@ -10,6 +10,9 @@ local job = require "nightshift.job"
 local locks = require "nightshift.lock"
 local options = require "nightshift.options"
 
+local number = options.later(function() return require "nightshift.sharded.number" end)
+local sharded = options.later(function() return require "nightshift.sharded" end)
+
 local nightshift = {
   _VERSION = core._VERSION,
   null = core.null,         --- JSON null and SQL NULL inside tables and parameters
@@ -27,8 +30,21 @@ local nightshift = {
 }
 
 local text = options.typed "string"
+
+-- A name, or a list of servers, which is a text for the core: see src/core/link/servers.c.
+local function hosts(value, what)
+  if type(value) ~= "table" then return text(value, what) end
+  for i, host in ipairs(value) do
+    if type(host) ~= "string" or host == "" or host:find(",", 1, true) then
+      options.raise("%s: a list of servers has names as texts, entry %d is %q", what, i, tostring(host))
+    end
+  end
+  if #value == 0 then options.raise("%s: the list of servers is empty", what) end
+  return table.concat(value, ",") .. (#value == 1 and "," or "")
+end
+
 local OPEN = {
-  url = text, host = text, user = text, password = text, database = text, socket = text,
+  url = text, host = hosts, user = text, password = text, database = text, socket = text,
   file = text, group = text, tls = text, ca = text, cert = text, key = text,
   port = options.integer(1, 65535),
   connect_timeout = options.duration,
@@ -60,6 +76,17 @@ local function with_address(given)
   return all
 end
 
+--- Takes `shard=N` out of the URL; gives N. A message: the URL is no single one.
+local function number_in(given)
+  local urls = number().split(given.url)
+  if #urls > 1 then
+    return nil, ("database URL: there are %d, and open takes one; nightshift.sharded() opens them all"):format(#urls)
+  end
+  local wanted, message
+  given.url, wanted, message = number().strip(urls[1] or "")
+  return wanted, message
+end
+
 --- Opens a database handle. Without an address: $NIGHTSHIFT_URL (in a worker:
 -- the database its host serves), and without that the private server of the
 -- working directory.
@@ -74,13 +101,37 @@ function nightshift.open(where)
   end
   local given, message, code = options.read("open", with_address(where or {}), OPEN)
   if not given then return nil, message, code end
+  local wanted
+  if given.url and given.url:find "[%s=]" then
+    wanted, message = number_in(given)
+    if message then return nil, message, "INVALID" end
+  end
   given.forget_done, given.history = given.history == "failed", nil
   local max_children, handle = given.max_children
   given.max_children = nil
   handle, message, code = core.open(given)
   if not handle then return nil, message, code end
+  if wanted and not given.no_schema then
+    local found
+    found, message, code = number().read(handle)
+    if found ~= wanted then
+      handle:close()
+      return nil, message or ("the database at %s is shard %d, and its URL says shard=%d"):format(
+        number().place(given.url), found, wanted), code or "STATE"
+    end
+  end
   if options.is_in_host() then handle:act_as "handler" end
   return db.new(handle, max_children)
+end
+
+--- Opens several databases as one: jobs go to one of them by a key, and verbs find the database of
+-- an id. See sharded/init.lua. Without a list: the URLs of $NIGHTSHIFT_URL, with blanks between them.
+---@param list (string|nightshift.ShardOptions)[]|nil URLs with `shard=N`, or tables of options
+---@return nightshift.Sharded|nil
+---@return string? message
+---@return string? code
+function nightshift.sharded(list)
+  return options.values(sharded().open(list, nightshift.open))
 end
 
 return nightshift

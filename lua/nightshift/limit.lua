@@ -1,11 +1,11 @@
---- Limits of queues: what is set, how much of it is used, and what holds jobs back.
+--- Limits of queues: setting them, how much of each is used, and the reason that holds jobs back.
 --
 -- A limit is a row of nightshift_limit. Claims of its queue go by it (src/core/admission): they move
 -- its ready jobs into a backlog, and admit from there. Here people and programs set it, and look at
 -- it.
 --
 -- Invariant: a change is one transaction that has the row locked, so no claim admits by half of it.
--- What is kept of a rate stays while that rate is the same.
+-- The count of a rate goes on while that rate is the same.
 
 local audit = require "nightshift.audit"
 local core = require "nightshift.core"
@@ -179,7 +179,7 @@ local function same_rate(row, prefix, value)
   return n == value.n and span == value.span and (window == 1) == value.window
 end
 
---- Writes the row of the limit, and what follows from it, in the open transaction.
+--- Writes the row of the limit, and all that follows from it, in the open transaction.
 local function put(handle, id, name, set)
   local old, message, code = hold(handle, id)
   if old == nil then return nil, message, code end
@@ -274,7 +274,7 @@ function limit.next_start(row, n, span, window)
   return at > row.now and at or nil
 end
 
---- Of a queue's row what keeps all of its jobs from starting, in words; nil: nothing does.
+--- The reason why none of a queue's jobs can start, in words; nil: there is none.
 local function held_by(row, counts)
   local due = limit.next_start(row, row.rate, row.rate_span, row.rate_window)
   if row.lifted == 1 then return nil end
@@ -311,9 +311,9 @@ local function shown(row)
 end
 
 --- The limit of a queue, or the limits of all that have one, by name: as they were set, and how much
--- is used. counts: {running =, waiting =, groups =}, `capped` names those that go on. full: its
+-- is used. counts: {running =, waiting =, groups =}, `capped` names counts that stopped. full: its
 -- backlog has reached its bound. stopped: none starts before; due: the next start, by its rate.
--- holds: what keeps all waiting jobs from starting, in words.
+-- holds: why none of the waiting jobs can start, in words.
 ---@param handle userdata core handle
 ---@param name string? nil: all
 ---@return table[]|nil

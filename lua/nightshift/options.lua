@@ -462,6 +462,18 @@ local function tags(value, what)
   return (core.encode(list))
 end
 
+local MAX_GROUP = 190 -- characters
+
+--- Check: what the limits of groups go by.
+local function group(value, what)
+  if type(value) ~= "string" then raise("%s must be a text, got a %s", what, type(value)) end
+  local length, bad = utf8.len(value)
+  if not length then return nil, ("%s is not valid UTF-8 at byte %d"):format(what, bad) end
+  if value:find "%c" or value:find "\xC2[\x80-\x9F]" then return nil, what .. " has a control character" end
+  if length >= 1 and length <= MAX_GROUP then return value end
+  return nil, ("%s has %d characters; it must have 1 to %d"):format(what, length, MAX_GROUP)
+end
+
 --- What db:update changes; the core checks it again.
 options.UPDATE = {
   payload = json,
@@ -482,6 +494,7 @@ options.PUSH = {
   delay = span(0),
   at = options.instant,
   tags = tags,
+  group = group,
   priority = options.integer(0, 255),
   decay = options.integer(0, 255),
   unique = unique_push,

@@ -290,9 +290,8 @@ function methods:resume()
   return live(self, "resume"):pause(self.name, false)
 end
 
---- Limits how many of its jobs run at once and start in a time, in all and of each group, everywhere:
--- {running = 100, rate = {500, "1m"}, backlog = 100000, group = {running = 2, rate = {10, "1s"}, ordered
--- = true, fair = true}}; nil: not at all. See doc/limits.md. It replaces the limit that the queue has.
+--- Limits how many of its jobs run at once and start in a time, over all hosts; nil: not at all. It
+-- replaces the limit that the queue has. See doc/limits.md for its parts.
 ---@param given nightshift.Limit|nil
 ---@return true|nil
 ---@return string? message

@@ -465,6 +465,115 @@ describe("tags and at", function()
   end)
 end)
 
+describe("groups", function()
+  with_database(function(...) handle, q, url, name = ... end)
+
+  local function group_of(id) return assert(handle:job(id)).group end
+
+  it("come with every way in, whatever a job waits for", function()
+    local first = assert(q:push("a", 1, { group = "one" }))
+    local ids = assert(q:push_many { { "b", 1 }, { "c", 2, { group = "many" } }, { "d", 3, { group = "Many" } } })
+    local last = assert(q:push("e", 1, { group = "late", delay = 60, unique = "k", max_phases = 3, tags = { "t" } }))
+    local behind = assert(q:push("f", 1, { group = "behind", after = { last } }))
+    local root, shape = assert(handle:flow { name = "top", queue = "f", group = "root", children = {
+      { name = "n", group = "node" }, { name = "m" } } })
+    assert.same({ "one", "many", "Many", "late", "behind", "root", "node" }, { group_of(first), group_of(ids[2]),
+      group_of(ids[3]), group_of(last), group_of(behind), group_of(root), group_of(shape.children[1].id) })
+    assert.same({}, { group_of(ids[1]), group_of(shape.children[2].id) })
+    local top = assert(q:claim())
+    assert.equal("one", top.group)
+    local kid, plain = top:spawn("kid", 1, { group = "kid", delay = 60 }), top:spawn("kid", 2)
+    assert(top:ack())
+    assert.same({ "kid" }, { group_of(kid), group_of(plain) })
+    assert.is_nil(assert(q:claim()).group)
+    assert(handle:queue "w":push("parent", 1, { group = "g" }))
+    assert.equal(0, (host.drain(url, [[return { parent = function(job)
+      for i = 1, 400 do job:spawn("kid", ("x"):rep(2000), { group = job.group .. i, tags = { "t" .. i } }) end
+    end, kid = function(job) return { job.group, job.tags[1] } end }]], { "--drain", "--queues", "w" })))
+    assert.equal("400\t400", db.sql([[SELECT COUNT(DISTINCT group_key), COUNT(DISTINCT result) FROM nightshift_history
+      WHERE queue = 'w' AND result = CONCAT('["', group_key, '","t', SUBSTRING(group_key, 2), '"]')]], name))
+  end)
+
+  it("stay to the end and through every retry", function()
+    local function lives(id)
+      local job = assert(q:claim())
+      assert.same({ id, "g" }, { job.id, job.group })
+      return job
+    end
+    local id = assert(q:push("a", 1, { group = "g", max_attempts = 2 }))
+    assert(lives(id):fail "no")
+    assert(handle:run_now(id))
+    assert(lives(id):discard "no")
+    assert.equal("g", group_of(id))
+    assert(handle:retry(id))
+    assert(lives(id):discard "no")
+    assert.equal(1, handle:retry { name = "a" }.changed)
+    assert(handle:cancel(id))
+    assert.equal(1, handle:retry(id, { tree = true }))
+    local job = lives(id)
+    assert(job:wait { signal = "go" })
+    assert(handle:signal(id, 1, "go"))
+    assert(lives(id):ack { 1 })
+    assert.equal("g", group_of(id))
+    local failed = assert(q:push("a", 1, { group = "h", delay = 60 }))
+    local doomed = assert(q:push("b", 1, { group = "i", after = { failed } }))
+    assert(handle:cancel(failed))
+    assert(handle:execute("CALL nightshift_push('q', 'c', 'null', ?)",
+      ('{"group": "j", "after": [%d]}'):format(failed)))
+    assert.same({ "h", "i" }, { group_of(failed), group_of(doomed) })
+    assert.equal("j", group_of(handle:execute("SELECT @nightshift_id AS id")[1].id))
+  end)
+
+  it("are those of the push that replaces a job; a job for a dead one has none", function()
+    local replace = { key = "k", on_conflict = "replace" }
+    local id = assert(q:push("a", 1, { unique = "k", group = "old", delay = 60 }))
+    assert.equal(id, q:push("a", 2, { unique = replace, group = "new" }))
+    assert.equal("new", group_of(id))
+    assert.equal(id, q:push("a", 3, { unique = replace }))
+    assert.is_nil(group_of(id))
+    assert(handle:queue "w":push("dies", 1, { group = "g", max_attempts = 1 }))
+    assert.equal(0, (host.drain(url, [[local nightshift = require "nightshift"
+      return { dies = { run = function() error "no" end, on_dead = "told" },
+        told = function(job) return job.group == nil end }
+    ]], { "--drain", "--queues", "w" })))
+    assert.equal("true\tNULL", db.sql("SELECT result, group_key FROM nightshift_history WHERE name = 'told'", name))
+  end)
+
+  it("cost no statement, and a push without one what it did", function()
+    local function count()
+      return tonumber(handle:execute([[SELECT VARIABLE_VALUE AS n FROM information_schema.SESSION_STATUS
+        WHERE VARIABLE_NAME = 'QUESTIONS']])[1].n)
+    end
+    local nothing = -(count() - count())
+    local function asked(fn)
+      fn() -- connects, prepares
+      local before = count()
+      fn()
+      return count() - before - nothing
+    end
+    local function one(given) return function() assert(q:push("a", 1, given)) end end
+    local function two(given) return function() assert(q:push_many { { "a", 1, given }, { "b", 2 } }) end end
+    assert.same({ 1, 1, 1 }, { asked(one()), asked(one { group = "g" }), asked(one { group = "g", delay = 60 }) })
+    assert.equal(asked(two()), asked(two { group = "g" }))
+  end)
+
+  it("are compared byte by byte, and refused when they are none", function()
+    for _, group in ipairs { "a ", "a", "A", "\u{e1}", ("\u{1F600}"):rep(190), "'; --", '"\\' } do
+      assert.equal(group, group_of(assert(q:push("a", 1, { group = group }))))
+      assert(q:push_many { { "b", 1, { group = group } }, { "b", 2 } })
+    end
+    assert.equal("7\t7", db.sql([[SELECT COUNT(DISTINCT group_key), COUNT(group_key)
+      FROM nightshift_job WHERE name = 'b']], name))
+    for what, bad in pairs { ["191 characters; it must have 1 to 190"] = ("\u{e9}"):rep(191), ["0 characters"] = "",
+      ["control character"] = "a\u{85}b", ["UTF%-8"] = "\xff" } do
+      local id, message, code = q:push("a", 1, { group = bad })
+      assert.same({ nil, "INVALID" }, { id, code })
+      assert.matches(what, message)
+    end
+    assert.has_error(function() q:push("a", 1, { group = 7 }) end)
+  end)
+end)
+
 -- Who did what. One database serves all of these; each looks at the rows that are new to it.
 describe("the audit", function()
   local seen

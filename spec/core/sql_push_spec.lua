@@ -151,6 +151,9 @@ describe("nightshift_push", function()
     ['"max_attempts": 0, "timeout": 0'] = "out of range: timeout,max_attempts",
     ['"backoff": -1'] = "out of range: backoff",
     ['"max_polls": -2'] = "out of range: max_polls",
+    ['"group": 7'] = "wrong type: group",
+    ['"group": ""'] = "the group must have 1 to 190 characters",
+    ['"group": "a\\\\u0085b"'] = "and no control characters",
   } do
     it("refuses " .. option, function()
       local ok, message = pcall(db.sql, ("CALL nightshift_push('q', 'n', '1', '{%s}')"):format(option), name)
@@ -161,10 +164,11 @@ describe("nightshift_push", function()
 
   it("takes every option", function()
     db.sql([[CALL nightshift_push('q', 'n', '1', '{"delay": 0.25, "priority": 0, "decay": 255, "unique": 7,
-      "max_attempts": 2, "max_crashes": 1, "max_polls": -1, "backoff": 0.5, "timeout": 1.5, "deadline": 60}')]], name)
+      "max_attempts": 2, "max_crashes": 1, "max_polls": -1, "backoff": 0.5, "timeout": 1.5, "deadline": 60,
+      "group": "tenant:\\u00e9 "}')]], name)
     local row = db.sql([[SELECT due - created, priority, rank, decay, ukey, max_attempts, max_crashes, max_polls,
-      backoff, timeout, deadline - created FROM nightshift_job]], name)
-    assert.equal("250000 0 255 255 7 2 1 NULL 500000 1500000 60000000", (row:gsub("\t", " ")))
+      backoff, timeout, deadline - created, HEX(group_key) FROM nightshift_job]], name)
+    assert.equal("250000 0 255 255 7 2 1 NULL 500000 1500000 60000000 74656E616E743AC3A920", (row:gsub("\t", " ")))
   end)
 
   it("finds a queue that is newer than the view of its transaction", function()

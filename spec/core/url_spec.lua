@@ -42,6 +42,11 @@ describe("a database URL", function()
     assert.equal("GONE", select(3, open "mysql://[::1]/x?connect_timeout=300ms"))
   end)
 
+  it("takes the path of a unix socket for a host", function()
+    local handle <close> = assert(open(("mysql://%s@%s/mysql"):format(db.account, encode(db.shared().socket))))
+    assert.is_true(handle:is_open())
+  end)
+
   local bad = {
     { "", "must begin with mysql:// or mariadb://" },
     { "postgres://u:secret@h/x", "must begin with mysql:// or mariadb://" },
@@ -54,6 +59,17 @@ describe("a database URL", function()
     { "mysql://[::1/x", "an IPv6 host is written [address]" },
     { "mysql://[]/x", "an IPv6 host is written [address]" },
     { "mysql://[::1]x/y", "an IPv6 host is written [address]" },
+    { "mysql://a,,b/x", "one is empty" },
+    { "mysql://a,b,/x", "one is empty" },
+    { "mysql://a%2Cb/x", "the host contains an encoded comma" },
+    { "mysql://a,b%2Cc/x", "has a comma of its own" },
+    { "mysql://u:secret@a:port,b/x", "the port of one is not a number from 1 to 65535" },
+    { "mysql://a:65536,b/x", "the port of one is not a number" },
+    { "mysql://[::1,b/x", "one is no address" },
+    { "mysql://[]:1,b/x", "one is no address" },
+    { "mysql://[::1]x,b/x", "one is no address" },
+    { "mysql://" .. ("a"):rep(256) .. ",b/x", "one is too long" },
+    { "mysql://a,b/x?unix_socket=/s", "unix_socket is of one server" },
     { "mysql://h/a/b", "more than one /" },
     { "mysql://h/x%zz", "database name a % is not followed by two hexadecimal digits" },
     { "mysql://u:secret%@h/x", "password a % is not followed" },
@@ -67,6 +83,7 @@ describe("a database URL", function()
     { "mysql://u:pass/secret@h/x", "an @ stands behind the host" },
     { "mysql://u:pass?secret@h/x", "an @ stands behind the host" },
     { "mysql://u:12#secret@h/x", "contains a #" },
+    { "mysql://a,u:secret/x", "the port of one is not a number" },
     { "mysql://h/x?passwrod=secret1", "unknown key 'passwrod'; the keys are ca, cert, connect_timeout, file" },
     { "mysql://h/x?%27;=1", "unknown key; the keys are" },
     { "mysql://h/x?ca", "ca has no value" },

@@ -94,6 +94,7 @@ static ns_status check(const ns_push *jobs, size_t n, ns_err *err) {
     touch(jobs[i].unique);
     touch(jobs[i].payload);
     touch(jobs[i].after);
+    touch(jobs[i].group);
     st = ns_push_check(&jobs[i], 0, err);
   }
   return st;

@@ -52,6 +52,29 @@ static void add_all(ns_buf *b, const char *s) {
     ns_buf_addf(b, "%%%02x", (unsigned char)*s);
 }
 
+/* The commas of a list of hosts are not encoded. */
+static void add_hosts(ns_buf *b, const char *hosts) {
+  for (const char *s = hosts; s != NULL && *s != '\0'; s++)
+    if (*s == ',')
+      ns_buf_addc(b, ',');
+    else
+      ns_buf_addf(b, "%%%02x", (unsigned char)*s);
+}
+
+/* What parses can be taken apart. */
+static void check_list(const char *hosts) {
+  ns_server one;
+  ns_err err;
+  size_t n = 0;
+  if (hosts == NULL || strchr(hosts, ',') == NULL)
+    return;
+  for (; *hosts != '\0'; n++) {
+    FUZZ_CHECK(ns_link_servers_next(&hosts, &one, &err) == NS_OK);
+    FUZZ_CHECK(one.host[0] != '\0' && one.port <= 65535);
+  }
+  FUZZ_CHECK(n > 1);
+}
+
 static void add_authority(ns_buf *b, const ns_url *u) {
   add_all(b, u->user);
   if (u->password != NULL) {
@@ -59,7 +82,7 @@ static void add_authority(ns_buf *b, const ns_url *u) {
     add_all(b, u->password);
   }
   ns_buf_addc(b, '@');
-  add_all(b, u->host);
+  add_hosts(b, u->host);
   if (u->port != 0)
     ns_buf_addf(b, ":%u", u->port);
 }
@@ -128,9 +151,10 @@ static int fuzz_url(const uint8_t *data, size_t size) {
   ns_err err;
   ns_buf_add(&b, data, size);
   ns_buf_addc(&b, '\0');
-  if (ns_url_parse(b.p, &u, &err) == NS_OK)
+  if (ns_url_parse(b.p, &u, &err) == NS_OK) {
+    check_list(u.host);
     round_trip_url(&u);
-  else {
+  } else {
     check_url_message(&err);
     FUZZ_CHECK(u.text == NULL && u.host == NULL && u.password == NULL);
   }
@@ -238,6 +262,7 @@ static void order(nsh_frame f) {
   within(o.job.payload, from, f.end);
   within(o.job.state, from, f.end);
   within(o.job.awaits, from, f.end);
+  within(o.job.group, from, f.end);
   if (whole) { /* written twice, it is the same twice */
     nsh_order copy = {0};
     FUZZ_CHECK(nsh_put_order(&b, &o));
@@ -273,6 +298,8 @@ static bool copy_report(nsh_frame *f, ns_buf *out) {
     within(child.queue, from, f->end);
     within(child.unique, from, f->end);
     within(child.after, from, f->end);
+    within(child.tags, from, f->end);
+    within(child.group, from, f->end);
     nsh_put_child(out, &child);
   }
   return nsh_done(f) && nsh_end(out, start);

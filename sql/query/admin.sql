@@ -48,7 +48,8 @@ SELECT j.id, j.run, j.queue_id, q.name AS queue, j.name, j.payload, j.state,
   c.holder, {state} AS outcome, NULL AS reason, NULL AS error, NULL AS result,
   NULL AS finished_at, NULL AS started, NULL AS worker, NULL AS host, NULL AS pid, {now} AS now,
   IF(j.waits = 'signal', j.awaits, NULL) AS awaits, j.phase,
-  j.decay, j.paused, (j.after_ids IS NOT NULL) + 2 * j.tagged AS follows, NULL AS output
+  j.decay, j.paused, (j.after_ids IS NOT NULL) + 2 * j.tagged AS follows, NULL AS output,
+  j.group_key
 FROM nightshift_job j
 JOIN nightshift_queue q ON q.id = j.queue_id
 LEFT JOIN nightshift_running r ON r.job_id = j.id AND r.run = j.run
@@ -66,7 +67,8 @@ SELECT f.id, f.run, f.queue_id, q.name AS queue, f.name, f.payload, f.state,
   CAST(f.worker AS SIGNED) AS worker, {ended_host} AS host, {ended_pid} AS pid, {now} AS now,
   NULL AS awaits, 0 AS phase, f.decay, NULL AS paused,
   (f.after_ids IS NOT NULL) + 2 * {tagged} AS follows,
-  (SELECT o.log FROM nightshift_attempt o WHERE o.job_id = f.id AND o.run = f.run) AS output
+  (SELECT o.log FROM nightshift_attempt o WHERE o.job_id = f.id AND o.run = f.run) AS output,
+  f.group_key
 FROM nightshift_finished f
 JOIN nightshift_queue q ON q.id = f.queue_id
 {ended_holder}
@@ -207,12 +209,12 @@ FOR UPDATE
 INSERT INTO nightshift_job
   (id, queue_id, name, payload, priority, rank, run, max_attempts, max_polls,
    max_crashes, backoff, timeout, deadline, created, due, parent, root, on_fail,
-   ukey, nonce, decay, after_ids, since, max_phases, state, tagged)
+   ukey, nonce, decay, after_ids, since, max_phases, state, tagged, group_key)
 SELECT STRAIGHT_JOIN f.id, f.queue_id, f.name, f.payload, f.priority, 255 - f.priority, f.run + 1,
   f.max_attempts, f.max_polls, f.max_crashes, f.backoff, f.timeout,
   {now} + f.deadline - f.created, {now}, {now}, f.parent, f.root, f.on_fail, f.ukey, f.nonce,
   f.decay, f.after_ids, (f.run + 1) * 1048576, f.max_phases, IF(f.phase = 0, f.state, NULL),
-  {tagged}
+  {tagged}, f.group_key
 FROM JSON_TABLE(?, {ids}) v
 JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = v.id
 
@@ -330,11 +332,12 @@ DELETE nightshift_retention FROM nightshift_retention WHERE age IS NULL AND most
 INSERT INTO nightshift_job
   (id, queue_id, name, payload, priority, rank, run, max_attempts, max_polls,
    max_crashes, backoff, timeout, deadline, created, due, parent, root, on_fail,
-   ukey, nonce, decay, after_ids, since, max_phases, state, tagged)
+   ukey, nonce, decay, after_ids, since, max_phases, state, tagged, group_key)
 SELECT id, queue_id, name, payload, priority, 255 - priority, run + 1,
   max_attempts, max_polls, max_crashes, backoff, timeout,
   {now} + deadline - created, {now}, {now}, parent, root, on_fail, ukey, nonce,
-  decay, after_ids, (run + 1) * 1048576, max_phases, IF(phase = 0, state, NULL), {tagged}
+  decay, after_ids, (run + 1) * 1048576, max_phases, IF(phase = 0, state, NULL), {tagged},
+  group_key
 FROM nightshift_finished f WHERE id = ?
 
 -- name: admin_schedule
@@ -343,6 +346,18 @@ FROM nightshift_finished f WHERE id = ?
 INSERT INTO nightshift_scheduled (run_at, job_id, queue_id, rank, run, kind)
 VALUES (?, ?, ?, ?, ?, ?)
 ON DUPLICATE KEY UPDATE rank = VALUES(rank), run = VALUES(run)
+
+-- name: admin_shard
+-- Params: first block of ids, last block. From now on ids are of these blocks. Where ids have been
+-- given it does nothing. Locks the sequence; DDL, so it commits what is open. Locks: metadata.
+BEGIN NOT ATOMIC
+  DECLARE v_first BIGINT DEFAULT ?;
+  DECLARE v_last BIGINT DEFAULT ?;
+  IF (SELECT minimum_value = 1 AND next_not_cached_value = 1 FROM nightshift_id) THEN
+    EXECUTE IMMEDIATE CONCAT('ALTER SEQUENCE nightshift_id START WITH ', v_first, ' MINVALUE ',
+      v_first, ' MAXVALUE ', v_last, ' RESTART WITH ', v_first);
+  END IF;
+END
 
 -- name: admin_take_ready
 -- Params: queue, rank, ready_at, job. Key: PRIMARY of ready, one row; waits for a session that

@@ -51,8 +51,9 @@ FROM nightshift_holder h
 ORDER BY h.id
 
 -- name: doctor_ids
--- How far the sequence of blocks of ids is.
-SELECT next_not_cached_value AS next FROM nightshift_id
+-- How far the sequence of blocks of ids is, and which blocks are its own.
+SELECT next_not_cached_value AS next, minimum_value AS low, maximum_value AS high
+FROM nightshift_id
 
 -- name: doctor_ids_used
 -- Params: a limit, four times. The highest block in use below it. Index: PRIMARY
@@ -204,7 +205,8 @@ SHOW GLOBAL VARIABLES WHERE Variable_name IN ('binlog_expire_logs_seconds', 'bin
   'innodb_rollback_on_timeout', 'log_bin', 'log_bin_basename', 'max_allowed_packet',
   'max_connections', 'max_join_size', 'max_prepared_stmt_count',
   'max_recursive_iterations', 'max_session_mem_used', 'max_statement_time', 'open_files_limit',
-  'read_only', 'rpl_semi_sync_master_enabled', 'sort_buffer_size', 'sql_auto_is_null',
+  'read_only', 'rpl_semi_sync_master_enabled', 'rpl_semi_sync_master_wait_point',
+  'sort_buffer_size', 'sql_auto_is_null',
   'sql_safe_updates', 'sql_select_limit', 'sync_binlog', 'tmpdir', 'tx_read_only',
   'unique_checks', 'wait_timeout')
 

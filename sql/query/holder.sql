@@ -228,12 +228,14 @@ ORDER BY e.lease
 -- name: rescue_holders
 -- Params: whether named locks work. Key: PRIMARY, all holders that live, or died and still have
 -- claims, or are past. Past: dead for half a minute, without claims, so that all lookers learn
--- of the death. They are few. No locks.
+-- of the death. Elsewhere: its session was with another server, the primary before this one, and
+-- it has not come here yet. They are few. No locks.
 SELECT h.id, h.kind = 'host' AS host, h.pid, h.boot_id, h.dead IS NOT NULL AS dead,
   h.beat, {now} - h.beat AS silent, {now} - h.started AS age,
   ? AND IS_FREE_LOCK(CONCAT('nightshift:', {here}, ':', h.id)) AS free,
   h.dead < {now} - 30000000
-    AND NOT EXISTS(SELECT 1 FROM nightshift_lease l WHERE l.holder = h.id) AS past
+    AND NOT EXISTS(SELECT 1 FROM nightshift_lease l WHERE l.holder = h.id) AS past,
+  h.server NOT IN (0, {server}) AS elsewhere
 FROM nightshift_holder h
 WHERE h.dead IS NULL OR h.dead < {now} - 30000000
   OR EXISTS(SELECT 1 FROM nightshift_lease l WHERE l.holder = h.id)

@@ -264,13 +264,14 @@ INSERT INTO nightshift_edge (on_id, job_id) VALUES (?, ?)
 -- name: push_job
 -- Array-bound. Params: the ones of push_plain, then max_polls, deadline from now or else its
 -- parent's, delay, earliest due, parent, root. Then unmet, on_fail, unique key, paused with its
--- parent, ids that it was to wait for, max_phases, tagged. Key: PRIMARY, appended at its end.
+-- parent, ids that it was to wait for, max_phases, tagged, group. Key: PRIMARY, appended at its
+-- end.
 INSERT INTO nightshift_job
   (id, queue_id, name, payload, priority, rank, max_attempts, max_crashes,
    backoff, timeout, nonce, decay, created, max_polls, deadline, due, parent,
-   root, unmet, on_fail, ukey, paused, after_ids, max_phases, tagged)
+   root, unmet, on_fail, ukey, paused, after_ids, max_phases, tagged, group_key)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, {now}, ?, COALESCE({now} + ?, ?),
-        GREATEST({now} + ?, ?), ?, ?, ?, ?, ?, ?, ?, ?, ?)
+        GREATEST({now} + ?, ?), ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: push_one
 -- A whole push of one job in one round trip: its rows, the commit, the ring. Params: queue, id,
@@ -299,9 +300,9 @@ BEGIN NOT ATOMIC
   END IF;
   INSERT INTO nightshift_job
     (id, queue_id, rank, ukey, created, due, name, payload, priority, max_attempts,
-     max_crashes, backoff, timeout, nonce, decay, max_polls, deadline, on_fail)
+     max_crashes, backoff, timeout, nonce, decay, max_polls, deadline, on_fail, group_key)
   VALUES (v_id, v_queue, v_rank, v_key, v_now, v_now + v_delay, ?, ?, ?, ?, ?, ?, ?,
-    ?, ?, ?, v_now + ?, ?);
+    ?, ?, ?, v_now + ?, ?, ?);
   IF v_delay > 0 THEN
     INSERT INTO nightshift_scheduled (run_at, job_id, queue_id, rank, run, kind)
     VALUES (v_now + v_delay, v_id, v_queue, v_rank, 1, v_kind);
@@ -403,14 +404,14 @@ WHERE queue_id = ? AND ukey = ?
 
 -- name: replace_job
 -- Params: runs so far, name, payload, priority, rank, max_attempts, max_crashes, max_polls,
--- max_phases, backoff, timeout, deadline from now, decay, nonce, delay, earliest due, tagged, run,
--- job. Key: PRIMARY of job, locked by replace_live. A new piece of work in the place of one that
--- nobody has. A child keeps its deadline unless a new one is given.
+-- max_phases, backoff, timeout, deadline from now, decay, nonce, delay, earliest due, tagged,
+-- group, run, job. Key: PRIMARY of job, locked by replace_live. A new piece of work in the place of
+-- one that nobody has. A child keeps its deadline unless a new one is given.
 UPDATE nightshift_job SET since = (? + 1) * 1048576, name = ?, payload = ?, priority = ?, rank = ?,
   attempts = 0, polls = 0, crashes = 0, lost = 0, missed = 0, missing_since = NULL,
   max_attempts = ?, max_crashes = ?, max_polls = ?, max_phases = ?, backoff = ?, timeout = ?,
   deadline = COALESCE({now} + ?, IF(parent IS NULL, NULL, deadline)), decay = ?, nonce = ?,
-  created = {now}, due = GREATEST({now} + ?, ?), tagged = ?, wish = NULL, state = NULL, awaits = NULL, phase = 0, phases = 0,
+  created = {now}, due = GREATEST({now} + ?, ?), tagged = ?, group_key = ?, wish = NULL, state = NULL, awaits = NULL, phase = 0, phases = 0,
   run = ? WHERE id = ?
 
 -- name: replace_live

@@ -538,9 +538,9 @@ WHERE x.queue_id = ? AND (? IS NULL OR x.group_key = ?)
 ORDER BY x.since, x.job_id LIMIT ?
 
 -- name: report_limits
--- Queues with limits, by name. held: running jobs that have a place; waiting: jobs in the backlog;
--- fresh: in ready, 10,000 of each at most; groups: with jobs in the backlog, full_groups: those of
--- which none can start, 1,000 at most. Params: a queue's name twice, NULL: all. Index: limit, all
+-- Queues with limits, by name. held: running jobs that have a place. waiting: jobs in the backlog,
+-- fresh: in ready, 10,000 of each at most. groups: with jobs in the backlog, 1,000 at most;
+-- full_groups: no job of them can start. Params: a queue's name twice, NULL: all. Index: limit, all
 -- rows; PRIMARY of queue, of group, of backlog and of ready, ranges; of_group of grant. Locks: none.
 SELECT v.*,
   (SELECT COUNT(*) FROM nightshift_grant x
@@ -739,6 +739,11 @@ WHERE (h.id IS NOT NULL AND h.dead IS NULL)
 -- name: report_server
 -- The server's version and the database. Locks: none.
 SELECT VERSION() AS version, DATABASE() AS db
+
+-- name: report_shard
+-- The first block of ids that the database may give, and the first that it has not taken from the
+-- sequence so far. Params: none. Index: none, one row. Locks: none.
+SELECT minimum_value AS low, next_not_cached_value AS next FROM nightshift_id
 
 -- name: report_sign
 -- A text that is another one when jobs, hosts or settings have changed, but for changes that leave

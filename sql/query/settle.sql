@@ -44,13 +44,13 @@ INSERT INTO nightshift_finished
   (id, queue_id, name, payload, priority, outcome, run, attempts, polls, crashes,
    lost, max_attempts, max_polls, max_crashes, backoff, timeout, deadline, created,
    finished_at, parent, root, on_fail, nonce, holder, started, worker, decay, since,
-   max_phases, after_ids)
+   max_phases, after_ids, group_key)
 SELECT j.id, j.queue_id, j.name, j.payload, j.priority, 'done', j.run, j.attempts,
   j.polls, j.crashes, j.lost, j.max_attempts, j.max_polls, j.max_crashes, j.backoff,
   j.timeout, j.deadline, j.created, {now}, j.parent, j.root, j.on_fail, j.nonce, ?,
   {now} - NULLIF(CAST(SUBSTRING(?, 1 + 14 * (j.id - ?), 14) AS SIGNED), 0),
   NULLIF(CAST(SUBSTRING(?, 1 + 5 * (j.id - ?), 5) AS UNSIGNED), 0),
-  j.decay, j.since, j.max_phases, j.after_ids
+  j.decay, j.since, j.max_phases, j.after_ids, j.group_key
 FROM nightshift_job j FORCE INDEX (PRIMARY)
 WHERE j.id BETWEEN ? AND ? AND j.run = ? ORDER BY j.id LIMIT ?
 FOR UPDATE SKIP LOCKED
@@ -75,11 +75,12 @@ INSERT INTO nightshift_finished
   (id, queue_id, name, payload, priority, outcome, run, result, attempts, polls,
    crashes, lost, max_attempts, max_polls, max_crashes, backoff, timeout, deadline,
    created, finished_at, parent, root, on_fail, nonce, holder, started, worker, decay, since,
-   max_phases, after_ids)
+   max_phases, after_ids, group_key)
 SELECT STRAIGHT_JOIN j.id, j.queue_id, j.name, j.payload, j.priority, 'done', j.run,
   v.result, j.attempts, j.polls, j.crashes, j.lost, j.max_attempts, j.max_polls,
   j.max_crashes, j.backoff, j.timeout, j.deadline, j.created, {now}, j.parent, j.root,
-  j.on_fail, j.nonce, ?, {now} - v.ago, v.worker, j.decay, j.since, j.max_phases, j.after_ids
+  j.on_fail, j.nonce, ?, {now} - v.ago, v.worker, j.decay, j.since, j.max_phases, j.after_ids,
+  j.group_key
 FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$[0]',
   run INT UNSIGNED PATH '$[1]', ago BIGINT PATH '$[2]', worker INT UNSIGNED PATH '$[3]',
   result MEDIUMTEXT {bytes} PATH '$[4]')) v
@@ -111,7 +112,7 @@ INSERT INTO nightshift_finished
    attempts, polls, crashes, lost, max_attempts, max_polls, max_crashes,
    backoff, timeout, deadline, created, finished_at, parent, root, on_fail,
    ukey, nonce, after_ids, phase, waits, state, holder, started, worker, decay, since,
-   max_phases)
+   max_phases, group_key)
 SELECT STRAIGHT_JOIN j.id, j.queue_id, j.name, j.payload, j.priority, v.outcome,
   v.reason, j.run, v.result, v.error, COALESCE(v.attempts, j.attempts),
   COALESCE(v.polls, j.polls), COALESCE(v.crashes, j.crashes), j.lost,
@@ -126,7 +127,7 @@ SELECT STRAIGHT_JOIN j.id, j.queue_id, j.name, j.payload, j.priority, v.outcome,
     ELSE v.holder END,
   IF(v.ago IS NULL AND (v.lease IS NOT NULL OR v.holder IS NOT NULL),
     (SELECT r.started FROM nightshift_running r WHERE r.job_id = j.id AND r.run = j.run),
-    {now} - v.ago), v.worker, j.decay, j.since, j.max_phases
+    {now} - v.ago), v.worker, j.decay, j.since, j.max_phases, j.group_key
 FROM JSON_TABLE(?, '$[*]' COLUMNS (
   id BIGINT PATH '$.i', outcome VARCHAR(10) {bytes} PATH '$.o',
   reason VARCHAR(255) {bytes} PATH '$.r', result MEDIUMTEXT {bytes} PATH '$.x',

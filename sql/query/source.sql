@@ -118,11 +118,11 @@ BEGIN NOT ATOMIC
     (id, queue_id, name, payload, priority, outcome, run, result, attempts, polls, crashes, lost,
      max_attempts, max_polls, max_crashes, backoff, timeout, deadline, created, finished_at,
      parent, root, on_fail, ukey, nonce, after_ids, phase, holder, started, decay, since,
-     max_phases)
+     max_phases, group_key)
   SELECT j.id, j.queue_id, j.name, j.payload, j.priority, 'done', j.run, v_result, j.attempts,
     j.polls, j.crashes, j.lost, j.max_attempts, j.max_polls, j.max_crashes, j.backoff, j.timeout,
     j.deadline, j.created, {now}, j.parent, j.root, j.on_fail, j.ukey, j.nonce, j.after_ids, 0,
-    v_holder, {now} - v_ago, j.decay, j.since, j.max_phases
+    v_holder, {now} - v_ago, j.decay, j.since, j.max_phases, j.group_key
   FROM nightshift_job j FORCE INDEX (PRIMARY) WHERE j.id = v_job AND j.run = v_run
   FOR UPDATE SKIP LOCKED;
   SET v_n = ROW_COUNT();

@@ -103,12 +103,12 @@ SELECT DATABASE() AS name
 -- name: testing_pushed
 -- Key: none, all jobs and all history. No locks. In the order in which they were pushed.
 SELECT j.id, q.name AS queue, j.name, j.payload, j.priority, {state} AS state, j.created, j.due,
-  j.parent, j.ukey, j.attempts
+  j.parent, j.ukey, j.attempts, j.group_key
 FROM nightshift_job j JOIN nightshift_queue q ON q.id = j.queue_id
 LEFT JOIN {claims}
 UNION ALL
 SELECT f.id, q.name, f.name, f.payload, f.priority, f.outcome, f.created, NULL, f.parent, f.ukey,
-  f.attempts
+  f.attempts, f.group_key
 FROM nightshift_finished f JOIN nightshift_queue q ON q.id = f.queue_id
 ORDER BY created, id
 

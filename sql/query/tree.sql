@@ -144,13 +144,14 @@ STRAIGHT_JOIN nightshift_pause p FORCE INDEX (PRIMARY) ON p.id = v.id
 INSERT INTO nightshift_job
   (id, queue_id, name, payload, priority, rank, run, max_attempts, max_polls,
    max_crashes, backoff, timeout, deadline, created, due, parent, root, on_fail,
-   ukey, nonce, decay, after_ids, phase, waits, state, since, max_phases, paused, unmet, tagged)
+   ukey, nonce, decay, after_ids, phase, waits, state, since, max_phases, paused, unmet, tagged,
+   group_key)
 SELECT STRAIGHT_JOIN f.id, f.queue_id, f.name, f.payload, f.priority,
   255 - f.priority, f.run + 1, f.max_attempts, f.max_polls, f.max_crashes,
   f.backoff, f.timeout, {now} + f.deadline - f.created, {now}, {now}, f.parent, f.root, f.on_fail, f.ukey,
   f.nonce, f.decay, f.after_ids, f.phase,
   COALESCE(f.waits, IF(f.phase > 0, 'continue', NULL)), f.state, f.since, f.max_phases, ?, 1,
-  {tagged}
+  {tagged}, f.group_key
 FROM JSON_TABLE(?, {ids}) v
 JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = v.id
 

@@ -249,6 +249,7 @@ CREATE TABLE nightshift_holder (
   pid INT NOT NULL,
   boot_id VARCHAR(64) NOT NULL,
   connection BIGINT NOT NULL,
+  server BIGINT NOT NULL DEFAULT 0,
   started BIGINT NOT NULL,
   beat BIGINT NOT NULL,
   cycle BIGINT NOT NULL DEFAULT 0,

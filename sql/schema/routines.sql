@@ -19,7 +19,7 @@ SELECT j.id, q.name AS queue, j.name, {state} AS state, 255 - j.rank AS priority
   TIMESTAMP'1970-01-01 00:00:00' + INTERVAL j.created MICROSECOND AS created,
   TIMESTAMP'1970-01-01 00:00:00' + INTERVAL j.due MICROSECOND AS due,
   j.parent, j.root, j.unmet, c.holder, j.phase, IF({awaits}, j.awaits, NULL) AS awaits,
-  j.state AS kept
+  j.state AS kept, j.group_key
 FROM nightshift_job j
 JOIN nightshift_queue q ON q.id = j.queue_id
 LEFT JOIN {claims}
@@ -35,7 +35,7 @@ SELECT f.id, q.name AS queue, f.name, f.outcome AS state, f.reason, f.priority,
   f.parent, f.root, f.holder, f.error, f.payload, f.result,
   f.state AS kept,
   TIMESTAMP'1970-01-01 00:00:00' + INTERVAL f.started MICROSECOND AS started,
-  {ended_host} AS host, {ended_pid} AS pid, f.worker
+  {ended_host} AS host, {ended_pid} AS pid, f.worker, f.group_key
 FROM nightshift_finished f
 JOIN nightshift_queue q ON q.id = f.queue_id
 {ended_holder}
@@ -149,6 +149,7 @@ BEGIN
   DECLARE v_on_fail VARCHAR(10) {bytes};
   DECLARE v_conflict VARCHAR(10) {bytes} DEFAULT 'refuse';
   DECLARE v_unique VARCHAR(191) {bytes};
+  DECLARE v_group TEXT {bytes} DEFAULT NULL;
   DECLARE v_period DOUBLE DEFAULT NULL;
   DECLARE v_held BIGINT DEFAULT NULL;
   DECLARE v_text VARCHAR(100) {bytes};
@@ -174,7 +175,7 @@ BEGIN
     FROM JSON_TABLE(JSON_KEYS(v_options), '$[*]' COLUMNS (name VARCHAR(64) {bytes} PATH '$')) k
     WHERE k.name IS NULL OR k.name NOT IN ('delay', 'priority', 'unique', 'max_attempts',
       'max_crashes', 'max_polls', 'backoff', 'timeout', 'deadline', 'decay',
-      'parent', 'after', 'on_fail', 'max_phases', 'at', 'tags');
+      'parent', 'after', 'on_fail', 'max_phases', 'at', 'tags', 'group');
     IF v_bad IS NOT NULL THEN
       SET v_bad = LEFT(CONCAT('nightshift_push: INVALID: unknown option ', v_bad), 128);
       SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = v_bad;
@@ -182,8 +183,9 @@ BEGIN
     SELECT GROUP_CONCAT(k.name) INTO v_bad
     FROM JSON_TABLE(JSON_KEYS(v_options), '$[*]' COLUMNS (name VARCHAR(64) {bytes} PATH '$')) k
     WHERE JSON_TYPE(JSON_EXTRACT(v_options, CONCAT('$.', k.name)))
-      NOT IN ('NULL', IF(k.name IN ('after', 'tags'), 'ARRAY', IF(k.name = 'on_fail', 'STRING', 'INTEGER')),
-        IF(k.name IN ('after', 'on_fail', 'parent', 'tags'), '', 'DOUBLE'),
+      NOT IN ('NULL', IF(k.name IN ('after', 'tags'), 'ARRAY',
+          IF(k.name IN ('on_fail', 'group'), 'STRING', 'INTEGER')),
+        IF(k.name IN ('after', 'on_fail', 'parent', 'tags', 'group'), '', 'DOUBLE'),
         IF(k.name IN ('unique', 'delay', 'deadline', 'backoff', 'timeout'), 'STRING', ''),
         IF(k.name = 'unique', 'OBJECT', ''));
     IF v_bad IS NOT NULL THEN
@@ -248,6 +250,13 @@ BEGIN
         'nightshift_push: INVALID: tags are up to 16 texts of 1 to 64 characters, without control characters';
     END IF;
     SET v_tags = NULLIF(v_tags, '[]');
+  END IF;
+  IF JSON_EXISTS(v_options, '$.group') THEN
+    SET v_group = JSON_VALUE(v_options, '$.group');
+    IF CHAR_LENGTH(v_group) NOT BETWEEN 1 AND 190 OR v_group REGEXP '[\\x{0}-\\x{1F}\\x{7F}-\\x{9F}]' THEN
+      SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT =
+        'nightshift_push: INVALID: the group must have 1 to 190 characters, and no control characters';
+    END IF;
   END IF;
   SET v_delay = COALESCE(v_delay, 0), v_backoff = COALESCE(v_backoff, 5);
   SET v_timeout = COALESCE(v_timeout, 3600);
@@ -390,14 +399,14 @@ BEGIN
   INSERT INTO nightshift_job
     (id, queue_id, name, payload, priority, rank, max_attempts, max_polls,
      max_crashes, backoff, timeout, deadline, created, due, ukey, nonce,
-     decay, parent, root, on_fail, paused, after_ids, max_phases, tagged, unmet)
+     decay, parent, root, on_fail, paused, after_ids, max_phases, tagged, group_key, unmet)
   VALUES (v_id, v_queue, p_name, p_payload, v_priority, 255 - v_priority,
     v_attempts, v_polls, v_crashes, v_backoff * 1000000,
     v_timeout * 1000000,
     COALESCE(v_now + CAST(v_deadline * 1000000 AS SIGNED), v_inherited), v_now,
     v_due, v_unique,
     FLOOR(RAND() * 9000000000000000000), v_decay, v_parent, v_root,
-    v_on_fail, v_paused, v_after, v_phases, v_tags IS NOT NULL,
+    v_on_fail, v_paused, v_after, v_phases, v_tags IS NOT NULL, v_group,
     v_unmet + (v_paused IS NOT NULL));
   IF v_tags IS NOT NULL THEN
     INSERT INTO nightshift_tag (job_id, tag)
@@ -428,11 +437,11 @@ BEGIN
       (id, queue_id, name, payload, priority, outcome, reason, run, attempts,
        polls, crashes, lost, max_attempts, max_polls, max_crashes, backoff,
        timeout, deadline, created, finished_at, parent, root, on_fail, ukey,
-       nonce, decay)
+       nonce, decay, group_key)
     SELECT id, queue_id, name, payload, priority, 'cancelled', 'dependency',
       run, 0, 0, 0, 0, max_attempts, max_polls, max_crashes, backoff,
       timeout, deadline, created, v_now, parent, root, on_fail, ukey, nonce,
-      decay
+      decay, group_key
     FROM nightshift_job WHERE id = v_id FOR UPDATE;
     DELETE e FROM JSON_TABLE(p_after, {ids}) t
     STRAIGHT_JOIN nightshift_edge e ON e.on_id = t.id AND e.job_id = v_id;
@@ -525,8 +534,8 @@ END
 -- CALL nightshift_push('mail', 'email.send', '{"to":"a@b"}', '{"delay":30}'). From any
 -- language, and from triggers: it returns no rows and leaves the id in @nightshift_id; NULL: it
 -- was refused. Options: delay, priority, decay, unique, max_attempts, max_crashes, max_polls,
--- max_phases, backoff, timeout, deadline, parent, after, on_fail. Durations are seconds or
--- texts like "5m"; after is a list of ids. unique is a key, or {"key": …, "period": "10m",
+-- max_phases, backoff, timeout, deadline, parent, after, on_fail, tags, group. Durations are seconds
+-- or texts like "5m"; after is a list of ids. unique is a key, or {"key": …, "period": "10m",
 -- "on_conflict": "keep"}: then @nightshift_id is the job that has it. A refusal is SQLSTATE 45000
 -- with "nightshift_push: CODE: …", a taken key 23000. Ring after your commit: CALL
 -- nightshift_ring().

@@ -123,6 +123,13 @@ bool ns_utf8_valid(ns_bytes text) {
   return true;
 }
 
+size_t ns_utf8_count(ns_bytes text) {
+  size_t n = 0;
+  for (size_t i = 0; i < text.n; i++)
+    n += ((unsigned char)text.p[i] & 0xC0) != 0x80;
+  return n;
+}
+
 static void add_char(ns_buf *b, const char *p, size_t len, bool json) {
   if (len == 0)
     ns_buf_adds(b, "\xEF\xBF\xBD");

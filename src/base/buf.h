@@ -36,6 +36,9 @@ void ns_buf_add_utf8(ns_buf *b, ns_bytes text);
 /* Whether all of it is UTF-8. */
 bool ns_utf8_valid(ns_bytes text);
 
+/* Characters of a text in UTF-8, as the server counts them for a column. */
+size_t ns_utf8_count(ns_bytes text);
+
 /* Length of the valid UTF-8 sequence that starts at 'p', 0 when there is
 ** none; 'n' > 0 bytes are there. */
 size_t ns_utf8(const char *p, size_t n);

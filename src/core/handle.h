@@ -36,6 +36,7 @@ struct ns_db {
   pid_t owner;         /* the process that opened the link */
   ns_link *link;       /* NULL: never opened, or given up */
   int64_t life;        /* the start of the server that it leads to; 0: not asked */
+  int64_t server;      /* the same of the last link */
   ns_session lost[NS_GHOSTS];
   size_t nlost;
   ns_stmt *stmts[NS_SQL_COUNT];

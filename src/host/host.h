@@ -363,6 +363,9 @@ int nsh_host_run(const nsh_config *cfg, ns_buf *known);
 
 /* ------------------------------------------------ the server of pages: web.c */
 
+/* Loads the library of servers, nsh_mhd, which stays NULL where that fails. [-0, +0, m] */
+void nsh_web_load(lua_State *L);
+
 /*
 ** The function `listen` of nightshift.host. Its argument: {address = "127.0.0.1:7878", body_max =
 ** bytes}. A server, or nil, message, code: INVALID, NOMEM. Raises for other types.

@@ -46,8 +46,11 @@ static int host_work(lua_State *L) {
   if (nsh_config_read(L, 1, &cfg, &err) != NS_OK) {
     fprintf(stderr, "nightshift: %s\n", err.message);
     lua_pushinteger(L, NSH_EXIT_USAGE);
-  } else
+  } else {
+    if (cfg.http != NULL)
+      nsh_web_load(L);
     lua_pushinteger(L, nsh_host_run(&cfg, known));
+  }
   if (known->n > 0)
     lua_pushlstring(L, known->p, known->n);
   else
@@ -253,11 +256,14 @@ static void open_streams(void) {
 }
 
 /* Is the command `work`? It is the first argument that is neither an option nor the
-** value of --url or --config, the options that stand before commands. */
+** value of an option that stands before commands. */
 static bool is_work(int argc, char **argv) {
   int i = 1;
   while (i < argc && argv[i][0] == '-')
-    i += strcmp(argv[i], "--url") == 0 || strcmp(argv[i], "--config") == 0 ? 2 : 1;
+    i += strcmp(argv[i], "--url") == 0 || strcmp(argv[i], "--config") == 0 ||
+                 strcmp(argv[i], "--shard") == 0
+             ? 2
+             : 1;
   return i < argc && strcmp(argv[i], "work") == 0;
 }
 

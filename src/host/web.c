@@ -12,6 +12,7 @@
 
 #include "clock.h"
 #include "host.h"
+#include "http/http.h"
 #include "http/server.h"
 #include "nsl.h"
 #include "worker/worker.h"
@@ -189,6 +190,14 @@ static void push_meta(lua_State *L) {
   }
 }
 
+void nsh_web_load(lua_State *L) {
+  lua_getglobal(L, "require");
+  lua_pushliteral(L, "nightshift.host.http");
+  if (lua_pcall(L, 1, 1, 0) == LUA_OK)
+    nsh_mhd = lua_touserdata(L, -1);
+  lua_pop(L, 1);
+}
+
 int nsh_web_listen(lua_State *L) {
   web *w;
   ns_err err;
@@ -203,6 +212,7 @@ int nsh_web_listen(lua_State *L) {
   *w = (web){NULL, false};
   push_meta(L);
   lua_setmetatable(L, -2);
+  nsh_web_load(L);
   if (nsh_server_open(&w->server, address, (size_t)most, &err) != NS_OK)
     return nsl_fail(L, &err);
   return 1;

@@ -49,6 +49,7 @@ extern "C" {
 #define NS_MAX_QUEUE 64                      /* bytes of a queue's name */
 #define NS_MAX_NAME 100                      /* bytes of a job's name */
 #define NS_MAX_UNIQUE 190                    /* characters of a unique key */
+#define NS_MAX_GROUP 190                     /* characters of a group */
 #define NS_MAX_PAYLOAD 1048576               /* bytes of payload, result or state */
 #define NS_PRIORITY 100                      /* 0..255, higher first */
 #define NS_DECAY 8                           /* priority lost per unfinished return, 0..255 */
@@ -71,13 +72,15 @@ typedef struct ns_db ns_db;
 /* How to reach the server. Absent fields (NULL, 0) take the default. */
 typedef struct ns_config {
   const char *url;         /* mysql:// or mariadb://user:pass@host:port/db?k=v */
+  /* 'host' may be a list, "a,b:3307,[::1]:3306,/run/s.sock": a primary and its replicas. The first
+  ** that answers and can write is taken, and looked for again when it cannot any more. */
   const char *host, *user, *password, *database, *socket;
   unsigned port;
   const char *file;        /* my.cnf to read instead of the standard ones */
   const char *group;       /* my.cnf group; read after [client] */
   const char *tls;         /* "off", "verify" (default to other machines), "trust" */
   const char *ca, *cert, *key; /* PEM files */
-  int64_t connect_timeout; /* µs; default 3 s */
+  int64_t connect_timeout; /* µs, for each server; default 3 s, for those of a list 1 s */
   int64_t read_timeout;    /* µs the server may let us wait for a reply before it
                            ** counts as lost; default 30 s, for a host_session 20 s */
   int64_t max_payload;     /* bytes; default NS_MAX_PAYLOAD */
@@ -163,6 +166,7 @@ typedef struct ns_push {
   ns_bytes after;    /* "[id,…]" of jobs to wait for; absent: none */
   int64_t on_fail_run; /* when a job in 'after' fails: 1: run all the same, 0: be cancelled */
   ns_bytes tags;     /* "[\"tag\",…]": up to NS_MAX_TAGS, each once; absent: none */
+  ns_bytes group;    /* 1..NS_MAX_GROUP characters, no control characters; absent: it is in none */
   int64_t again;     /* 1: 'id' is of a push that ended in doubt, and that this one repeats */
   int64_t outcome;   /* out: NS_PUSHED, NS_KEPT, NS_REPLACED; after GONE also NS_IN_DOUBT */
 } ns_push;
@@ -189,6 +193,7 @@ typedef struct ns_job {
   int64_t queue_id;
   ns_bytes queue, name, payload;
   ns_bytes state;          /* of the last again; absent at first */
+  ns_bytes group;          /* absent: it is in none */
   ns_bytes awaits;         /* the signal it has waited for; absent: none */
   ns_bytes signal;         /* JSON that was sent; absent: nothing came */
   int64_t heard;           /* when that was, as its verdict has to know; 0: never */

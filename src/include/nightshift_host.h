@@ -492,9 +492,10 @@ void ns_listen_leave(ns_listener *l);
 ** later call on it. A connect takes its connect_timeout all the same. */
 void ns_listener_stop(ns_listener *l);
 
-/* The server thread id of the listener; 0 while not connected. A KILL QUERY of it on any other
-** connection, from any thread or process, wakes the listener. */
-int64_t ns_listener_thread(const ns_listener *l);
+/* The server thread id of the listener; 0 while not connected, or connected with another server
+** than 'db'. A KILL QUERY of it on any other connection, from any thread or process, wakes the
+** listener. */
+int64_t ns_listener_thread(const ns_listener *l, const ns_db *db);
 
 /* Wakes one idle listener of each kind. Errors: GONE. */
 ns_status ns_ring(ns_db *db, ns_err *err);

@@ -53,6 +53,7 @@ static void setjob(lua_State *L, const ns_job *job) {
     nsl_setbool(L, "_follows", true);
   if (job->follows & NS_HAS_TAGS)
     nsl_setbool(L, "_tagged", true);
+  nsl_setbytes(L, "group", job->group);
   nsl_setbytes(L, "awaits", job->awaits);
   nsl_setjson(L, "signal", job->signal, true);
   nsl_setseconds(L, "created", job->created);

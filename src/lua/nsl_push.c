@@ -31,6 +31,7 @@ static const nsl_field entry_fields[] = {
     {"delay", NSL_INT, offsetof(entry, push.delay)},
     {"at", NSL_INT, offsetof(entry, push.at)},
     {"tags", NSL_BYTES, offsetof(entry, push.tags)},
+    {"group", NSL_BYTES, offsetof(entry, push.group)},
     {"priority", NSL_INT, offsetof(entry, priority)},
     {"decay", NSL_INT, offsetof(entry, push.decay)},
     {"max_attempts", NSL_INT, offsetof(entry, push.max_attempts)},
@@ -155,6 +156,7 @@ static ns_status readentry(lua_State *L, nsl_batch *b, const char *what,
   e.push.unique = nsl_keep(&b->bytes, e.push.unique);
   e.push.after = nsl_keep(&b->bytes, e.push.after);
   e.push.tags = nsl_keep(&b->bytes, e.push.tags);
+  e.push.group = nsl_keep(&b->bytes, e.push.group);
   if (e.json.p != NULL)
     return addjson(b, what, max, &e, err);
   nsl_rawfield(L, -1, "payload");
@@ -193,6 +195,7 @@ ns_status nsl_batch_finish(nsl_batch *b, ns_err *err) {
     job->unique = nsl_kept(&b->bytes, job->unique);
     job->after = nsl_kept(&b->bytes, job->after);
     job->tags = nsl_kept(&b->bytes, job->tags);
+    job->group = nsl_kept(&b->bytes, job->group);
     job->payload = nsl_kept(&b->bytes, job->payload);
     ns_assert(is_kept(b, job->name) && is_kept(b, job->payload));
   }
@@ -248,7 +251,7 @@ Pushes jobs in one transaction: all or none. Durations are microseconds.
 @tparam {table,...} jobs each {name, payload, id, queue, parent}, without
 options, or {name=, payload=, queue=, id=, delay=, priority=,
 max_attempts=, max_crashes=, max_polls=, backoff=, timeout=, deadline=, unique=,
-period=, on_conflict=, parent=}, with a payload that may also be `json`, encoded before
+period=, on_conflict=, parent=, group=}, with a payload that may also be `json`, encoded before
 @treturn[1] {integer,...} ids
 @treturn[1] ?table by place: `kept` or `replaced` where the id is no new job's; nothing when all are
 @treturn[2] nil

@@ -194,8 +194,10 @@ function config.define(parser)
   command:flag("--json", "Print JSON.")
 end
 
---- A URL without its password.
-local function masked(url) return (url:gsub("^(%w+://[^:/@]*:).*@", "%1***@")) end
+--- A URL, or several, without passwords.
+local function masked(urls)
+  return (urls:gsub("%S+", function(url) return (url:gsub("^(%w+://[^:/@]*:).*@", "%1***@")) end))
+end
 
 local function url_row(argv, list)
   local here = given(argv, "--url")

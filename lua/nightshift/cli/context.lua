@@ -98,11 +98,13 @@ function context.origin(args)
   return ("without --url and $NIGHTSHIFT_URL it is the private server of %s"):format(here())
 end
 
---- Opens the database of --url, of $NIGHTSHIFT_URL, or the private one.
+--- Opens the database of --url, of $NIGHTSHIFT_URL, or the private one. Where a command is for
+-- several databases at once (shards.lua) it opens those.
 ---@param args table
 ---@param extra table? more options of nightshift.open
 ---@return nightshift.Db
 function context.connect(args, extra)
+  if args.connect then return args.connect() end
   context.check_place(args)
   local where = extra or {}
   where.url = args.url
@@ -114,6 +116,19 @@ function context.connect(args, extra)
   local exit = code == "INVALID" and context.CONFIG or context.exit_of(code)
   local more = code == "GONE" and "; `nightshift doctor` says what to do" or ""
   context.fail(exit, "%s%s; %s", with_code(message, code), more, context.origin(args))
+end
+
+--- The list that a function gives for a database: of several, all of theirs.
+---@param db nightshift.Db
+---@param fn fun(db: nightshift.Db): table[]?, string?, string?
+---@return table[]
+function context.list(db, fn)
+  if not db._inside then return (context.must(fn(db))) end
+  local list = {}
+  for _, row in ipairs(context.must(db._inside.on_all(db, fn))) do
+    table.move(row.value, 1, #row.value, #list + 1, list)
+  end
+  return list
 end
 
 --- The name in a set that is most like another. Names that differ in digits alone are not mistaken
@@ -230,6 +245,17 @@ function context.integer(text)
   local whole = text:match "^%-?%d+$" and math.tointeger(tonumber(text))
   if whole then return whole end
   return nil, ("'%s' is not a whole number"):format(text)
+end
+
+--- Converter for argparse: a job id, or several with commas between them; those are a list.
+function context.ids(text)
+  local list = {}
+  for part in (context.unmarked(text) .. ","):gmatch "([^,]*)," do
+    local id, message = context.id(part)
+    if not id then return nil, message end
+    list[#list + 1] = id
+  end
+  return #list == 1 and list[1] or list
 end
 
 --- Converter for argparse: a job id.

@@ -7,6 +7,7 @@ local found, argparse = pcall(require, "argparse")
 local context = require "nightshift.cli.context"
 local core = require "nightshift.core"
 local job = require "nightshift.job"
+local options = require "nightshift.options"
 
 local cli = {}
 
@@ -55,9 +56,12 @@ function cli.parser(only)
     :epilog(EPILOG)
     :command_target "command"
     :help_max_width(80)
-  parser:option("--url", "Database: mysql://user:password@host/database. Default: $NIGHTSHIFT_URL, or as a file says.")
+  parser:option("--url", "Database: mysql://user:password@host/database; several have blanks between them. Default: "
+    .. "$NIGHTSHIFT_URL, or as a file says.")
   parser:option("--config", "File of settings: url, and options of work, as lines like `workers = 8`. Default: "
     .. "$NIGHTSHIFT_CONFIG, ~/.config/nightshift/config, or /etc/nightshift/config."):argname "FILE"
+  parser:option("--shard", "Of several databases the one with this number, 0 to 89. With init: the number that the "
+    .. "database gets. Default: all of them; of init: as the URL says, or 0."):argname "N":convert(context.integer)
   parser:flag("--version", "Show the version of this program."):action(show_version)
   for _, module in ipairs(MODULES) do
     if not only or module[1] == only then load(module[1]).define(parser) end
@@ -66,7 +70,8 @@ function cli.parser(only)
   return parser
 end
 
-local BEFORE <const> = { ["--url"] = true, ["--config"] = true } -- options that stand before commands
+-- Options that stand before commands.
+local BEFORE <const> = { ["--url"] = true, ["--config"] = true, ["--shard"] = true }
 
 -- The first argument that is neither an option nor the value of one, and its place.
 local function command_in(argv)
@@ -104,7 +109,11 @@ end
 
 local function run(argv)
   local args, parser = parse(argv)
-  local exit = load(cli.module_of[args.command]).commands[args.command](args, parser, argv)
+  local command = load(cli.module_of[args.command]).commands[args.command]
+  local function call(own) return command(own, parser, argv) end
+  local urls = args.url or (options.address() or {}).url or ""
+  local exit
+  if args.shard or urls:find "%s" then exit = load "shards".run(args, urls, call) else exit = call(args) end
   local written, message = io.stdout:flush()
   if not written then context.fail(context.FAILURE, "cannot write the output: %s", message) end
   return math.type(exit) == "integer" and exit or 0

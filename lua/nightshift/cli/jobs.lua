@@ -62,7 +62,7 @@ local function define_reading(parser)
   define_conditions(list)
   list:option("--limit", "At most so many.", "50"):convert(context.integer)
   list:option("--after", "Only those with smaller ids, largest first; done, dead or cancelled ones that ended before "
-    .. "this job."):convert(context.id)
+    .. "this job. Of several databases: an id of each, with commas."):convert(context.ids)
   list:flag("--json", "Print JSON.")
   local errors = parser:command("errors", "Count dead jobs, and jobs that are tried again, by kinds of errors.")
   errors:option("--queue", "Only of this queue.")
@@ -210,15 +210,19 @@ function commands.jobs(args)
   context.checked(report.FILTER.limit, args.limit, "--limit")
   local given = conditions(args)
   given.limit, given.after = args.limit, args.after
+  if type(args.after) == "table" and not args.connect then
+    context.fail(context.USAGE, "--after: one id; several are of a list of several databases")
+  end
   local db <close> = context.connect(args)
   local list, more, code = db:jobs(given)
   context.must(list, more, code)
   print_list(args, db, list, job_columns, "no such jobs")
   if #list == 0 then context.suggest(db, args.queue, args.name) end
+  local after = more and (type(more.after) == "table" and table.concat(more.after, ",") or tostring(more.after))
   if more and more.looked then
-    context.complain("looked at %d jobs, down to id %d; --after %d goes on", more.looked, more.after, more.after)
+    context.complain("looked at %d jobs, down to id %s; --after %s goes on", more.looked, after, after)
   elseif more and not args.json then
-    context.complain("there are more than these %d: --after %d goes on, --limit shows more at once", #list, more.after)
+    context.complain("there are more than these %d: --after %s goes on, --limit shows more at once", #list, after)
   end
 end
 
@@ -253,7 +257,7 @@ end
 local JSONS = { payload = true, result = true, kept = true }
 local LINES = { "id", "key", "queue", "name", "state", "reason", "priority", "decay", "run", "attempts", "max_attempts",
   "polls", "max_polls", "crashes", "max_crashes", "unique", "created", "due", "deadline", "timeout", "backoff",
-  "finished_at", "last_run", "parent", "root", "after", "tags", "phase", "unmet", "awaits", "paused", "holder",
+  "finished_at", "last_run", "parent", "root", "after", "tags", "group", "phase", "unmet", "awaits", "paused", "holder",
   "progress", "status", "payload", "kept", "result", "error" }
 
 local SOME = 20 -- ids of a list that are printed

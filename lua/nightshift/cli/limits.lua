@@ -1,5 +1,5 @@
---- Commands limit and limits: how many jobs of a queue, and of each of its groups, run at once and
--- start in a time; what is used of that.
+--- Commands limit and limits: how many jobs of a queue run at once and start in a time, and how much
+-- of that is used. The same of each of its groups.
 
 local context = require "nightshift.cli.context"
 local core = require "nightshift.core"

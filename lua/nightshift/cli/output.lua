@@ -62,14 +62,20 @@ end
 --- A span of seconds: see units.lua.
 output.span = units.span
 
+--- Gets what output.json is called with, in place of printing it; nil: it is printed.
+---@type fun(value: any)|nil
+output.sink = nil
+
 --- Prints one value as a line of JSON, its instants as texts.
 function output.json(value)
+  if output.sink then return output.sink(value) end
   local text = assert(core.encode(units.texts(value), math.maxinteger))
   output.line(text)
 end
 
 --- Rows as a JSON list.
 function output.json_list(rows)
+  rows.missing = nil -- databases that are away: said on stderr
   output.json(core.array(rows))
 end
 

@@ -25,8 +25,10 @@ function push.define(parser)
   command:option("--delay", 'Run it this much later: seconds, or a text like "5m". Default: now.'):argname "TIME"
   command:option("--at", "Run it then, like 2030-01-31T12:00:00Z. Default: now."):argname "INSTANT"
   command:option("--tag", "A tag; up to 16. Default: none."):count "*"
+  command:option("--group", "What the limits of groups go by, like tenant:7; 1 to 190 characters. Default: none.")
   command:option("--after", "Id of a job that has to end first; more than once. Default: none."):argname "ID"
     :count "*":convert(context.id)
+  command:option("--key", "Of several databases: jobs of one key go to one of them. Default: none."):argname "TEXT"
   command:option("--on-fail", "With --after: when one of those fails, cancel this one, or run it. Default: cancel.")
     :choices { "cancel", "run" }
   command:option("--parent", "Id of a live job that this is a child of. Default: none."):argname "ID"
@@ -54,7 +56,7 @@ function push.define(parser)
 end
 
 local PUSH_KEYS = { "delay", "at", "priority", "decay", "unique", "max_attempts", "max_polls", "max_phases",
-  "max_crashes", "backoff", "timeout", "deadline" }
+  "max_crashes", "backoff", "timeout", "deadline", "group" }
 
 --- The options of a push; wrong ones are told before a server is asked.
 local function push_options(args)
@@ -68,6 +70,7 @@ local function push_options(args)
     given.tags = args.tag
   end
   given.after, given.on_fail, given.parent = #args.after > 0 and args.after or nil, args.on_fail, args.parent
+  given.key = args.connect and args.key or nil -- one database has all keys
   if args.on_fail and not given.after then context.fail(context.USAGE, "--on-fail wants --after") end
   if args.at and args.delay then context.fail(context.USAGE, "give either --at or --delay") end
   for _, key in ipairs { "on_conflict", "unique_period" } do
@@ -106,14 +109,19 @@ local function numbered_lines()
   end
 end
 
+-- Options of a line: those of a push, and the key of several databases.
+local LINE <const> = { key = function(value) return value end }
+for key, check in pairs(options.PUSH) do LINE[key] = check end
+
 --- The options of a line, over the options of the command.
-local function own_options(what, value, shared)
+local function own_options(what, value, shared, several)
   local given = {}
   for key, one in pairs(shared) do given[key] = one end
   for key, one in pairs(value) do
     if key ~= "name" and key ~= "payload" then given[key] = one end
   end
-  local ok, clean, message = pcall(options.read, what, given, options.PUSH)
+  if not several then given.key = nil end
+  local ok, clean, message = pcall(options.read, what, given, LINE)
   if ok and clean then return given end
   return nil, (tostring(ok and message or clean):gsub("^nightshift: ", ""):gsub("^" .. what .. ": ", ""))
 end
@@ -129,7 +137,7 @@ local function item_of(line, args, shared)
   local good, why = options.name("job name", value.name, options.MAX_NAME)
   if not good then return nil, why end
   local given
-  given, why = own_options("push", value, shared)
+  given, why = own_options("push", value, shared, args.connect)
   if not given then return nil, why end
   return { value.name, value.payload == nil and core.null or value.payload, given }
 end
@@ -206,8 +214,17 @@ local function push_range(self, first, last)
   push_range(self, middle + 1, last)
 end
 
+--- Pushes the lines of the batch. Those of one of several databases are a transaction.
 local function flush(self)
-  if #self.items > 0 then push_range(self, 1, #self.items) end
+  local items, numbers = self.items, self.numbers
+  local parts = self.several and #items > 0 and self.queue:_parts(items)
+  for _, part in ipairs(parts or { items }) do
+    if parts then
+      self.items, self.numbers = {}, {}
+      for k, i in ipairs(part) do self.items[k], self.numbers[k] = items[i], numbers[i] end
+    end
+    if #self.items > 0 then push_range(self, 1, #self.items) end
+  end
   self.items, self.numbers = {}, {}
 end
 
@@ -233,7 +250,8 @@ end
 
 local function push_lines(args, given)
   local db <close> = context.connect(args)
-  local self = { args = args, queue = context.must(db:queue(args.queue)), pushed = 0, bad = 0, items = {}, numbers = {},
+  local self = { args = args, queue = context.must(db:queue(args.queue)), several = args.connect, pushed = 0,
+    bad = 0, items = {}, numbers = {},
     progress = output.progress("jobs", size_of_stdin()) }
   local flushed = 0
   for n, bytes, line in numbered_lines() do

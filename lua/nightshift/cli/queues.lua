@@ -211,6 +211,22 @@ local function show_paused(paused)
   end
 end
 
+--- Each of several databases.
+local function show_shards(stats)
+  if not stats.shards then return end
+  local rows = table.move(stats.shards, 1, #stats.shards, 1, {})
+  for _, one in ipairs(stats.missing or {}) do
+    rows[#rows + 1] = { shard = one.shard, place = one.place, away = "away" }
+  end
+  table.sort(rows, function(a, b) return (a.shard or 90) < (b.shard or 90) end)
+  output.table({
+    output.column("SHARD", "shard", true), output.column("DATABASE", "place"), output.column("READY", "ready", true),
+    output.column("HOLDERS", "holders", true),
+    { title = "", get = function(row) return row.away or "" end, colour = function() return "red" end },
+  }, rows)
+  output.line()
+end
+
 local function show_queues(stats)
   if #stats.queues == 0 then
     output.line "no queues yet; `nightshift push` makes the first"
@@ -306,7 +322,7 @@ local function add_late(add, stats, explained)
   end
 end
 
---- Limits that keep all waiting jobs of their queue from starting. Gives those queues.
+--- Limits that keep all waiting jobs of their queue from starting. Gives the queues.
 local function add_full(add, limits, stats)
   local held, paused = {}, {}
   for _, row in ipairs(stats.queues) do paused[row.name] = row.paused end
@@ -367,19 +383,20 @@ function commands.status(args)
   local db <close> = context.connect(args)
   local stats = context.must(db:stats())
   local slots = context.must(db:slots())
-  local adopted = context.must(admin.status(db))
+  local adopted = context.list(db, admin.status)
   local running = context.must(report.progress(db._handle, args.json and EVERY or SHOWN + 1))
   local mended = context.must(units.rows(db._handle:execute "@report_mended"))
-  local limits = context.must(limit.list(db._handle))
+  local limits = context.list(db, function(one) return limit.list(one._handle) end)
   if args.json then
     for _, row in ipairs(limits) do require("nightshift.cli.limits").plain(row) end
     return output.json {
       now = stats.now, queues = core.array(stats.queues), paused = stats.paused, holders = core.array(stats.holders),
       slots = core.array(slots), unserved = core.array(stats.unserved), mended = core.array(mended),
       running = core.array(running),
-      adopted = { tables = core.array(adopted) }, limits = limits,
+      adopted = { tables = core.array(adopted) }, limits = limits, shards = stats.shards, missing = stats.missing,
     }
   end
+  show_shards(stats)
   show_queues(stats)
   show_running(running, stats.now)
   if #slots > 0 then

@@ -12,6 +12,7 @@ local options = require "nightshift.options"
 local output = require "nightshift.cli.output"
 local report = require "nightshift.report"
 local retention = require "nightshift.retention"
+local shards = require "nightshift.sharded.number"
 
 local setup = { commands = {} }
 local commands = setup.commands
@@ -69,19 +70,29 @@ end
 local SESSION <const> = "SET NAMES utf8mb4 COLLATE utf8mb4_general_ci,"
   .. " sql_mode = 'STRICT_TRANS_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION';"
 
-local function print_schema()
+--- The statement that makes a database shard N.
+local function print_shard(number)
+  if not number or number == 0 then return end
+  local first, last = number * shards.BLOCKS, (number + 1) * shards.BLOCKS - 1
+  output.write(("\n-- shard %d\nALTER SEQUENCE nightshift_id START WITH %d MINVALUE %d MAXVALUE %d RESTART WITH %d;\n")
+    :format(number, first, first, last, first))
+end
+
+local function print_schema(number)
   output.write(("-- Nightshift %s, tables of version %d.\n"):format(nightshift._VERSION, newest_schema()))
   output.write "-- For an empty database: nightshift init --print | mariadb DATABASE\n"
   output.write("\n-- views and procedures keep these\n", SESSION, "\n")
   for _, statement in ipairs(core.schema()) do print_statement(statement) end
   output.write(("\n-- the version of the tables\nREPLACE INTO nightshift_meta (name, value) VALUES ('schema', '%d');\n")
     :format(newest_schema()))
+  print_shard(number)
 end
 
-local function migrate(args)
+local function migrate(args, number)
   local handle <close> = context.connect(args, { no_schema = true })
   local before, now = context.must(handle:migrate())
-  if args.json then return output.json { was = before, version = now } end
+  if number then context.must(shards.give(handle._handle, number)) end
+  if args.json then return output.json { was = before, version = now, shard = number } end
   if before == now then
     output.line(("the tables are of version %d already; procedures and views were made anew"):format(now))
   elseif before == 0 then
@@ -89,14 +100,17 @@ local function migrate(args)
   else
     output.line(("upgraded the tables from version %d to %d; procedures and views were made anew"):format(before, now))
   end
+  if number then output.line(("the database is shard %d"):format(number)) end
 end
 
 function commands.init(args)
-  if args.print then return print_schema() end
-  migrate(args)
+  if args.shard then context.checked(shards.check, args.shard, "--shard") end
+  if args.print then return print_schema(args.shard) end
+  local _, of_url = shards.strip(args.url or (options.address() or {}).url or "")
+  return migrate(args, args.shard or of_url)
 end
 
-commands.migrate = migrate
+function commands.migrate(args) return migrate(args) end
 
 -- -------------------------------------------------------------------- doctor
 

@@ -267,6 +267,10 @@ function work.commands.work(args)
     files = args.files,
   }
   config.url = args.url or (options.address() or {}).url
+  if config.url and config.url:find "[?&]shard=" then
+    context.connect(args):close() -- it checks the number
+    config.url = require "nightshift.sharded.number".strip(config.url)
+  end
   local there, host = pcall(require, "nightshift.host")
   if not there then
     context.fail(context.FAILURE, "work needs the program nightshift; this is plain Lua with the module only")

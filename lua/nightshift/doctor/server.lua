@@ -284,10 +284,16 @@ local function judge_replica(row)
   return "ok", ("%s, %d s behind"):format(found, behind), nil, behind
 end
 
---- Semi-synchronous replication that goes on without an acknowledgement.
+--- Semi-synchronous replication that goes on without an acknowledgement, or waits for it too late.
 local function judge_semi_sync(seen)
-  local status = seen.status
-  if not is_on(seen.global.rpl_semi_sync_master_enabled) or is_on(status.rpl_semi_sync_master_status) then return end
+  local status, point = seen.status, seen.global.rpl_semi_sync_master_wait_point
+  if not is_on(seen.global.rpl_semi_sync_master_enabled) then return end
+  if is_on(status.rpl_semi_sync_master_status) then
+    if point == "AFTER_SYNC" then return end
+    return "warn", ("rpl_semi_sync_master_wait_point=%s: hosts see what the replica may never get, so a failover "
+      .. "loses it, or runs it twice"):format(point),
+      "SET GLOBAL rpl_semi_sync_master_wait_point=AFTER_SYNC, and in my.cnf"
+  end
   return "warn", ("semi-synchronous replication has stopped to wait: %s replicas acknowledge, so a failover loses what "
     .. "they lack"):format(status.rpl_semi_sync_master_clients or "no"),
     "start the replica with rpl_semi_sync_slave_enabled=1, or SET GLOBAL rpl_semi_sync_master_enabled=0"

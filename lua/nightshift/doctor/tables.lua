@@ -5,6 +5,7 @@
 local core = require "nightshift.core"
 local doctor = require "nightshift.doctor"
 local plans = require "nightshift.doctor.plans"
+local shards = require "nightshift.sharded.number"
 
 local ask, number, routines = doctor.ask, doctor.number, doctor.routines
 
@@ -243,10 +244,26 @@ local function restart(seen)
   return ("find out who called SETVAL, then as an administrator: ALTER SEQUENCE nightshift_id RESTART %s"):format(block)
 end
 
+--- The ids of a database that is a shard: it has a part of all ids, and there are no more behind it.
+local function shard_ids(block, low, high)
+  local blocks = shards.BLOCKS
+  local shard = low // blocks
+  local found = ("shard %d: block %d of %d"):format(shard, block - low, blocks)
+  if low % blocks ~= 0 or high > low + blocks - 1 then
+    return "fail", ("%s, and blocks %d to %d are not those of a shard"):format(found, low, high),
+      ("as an administrator: ALTER SEQUENCE nightshift_id MINVALUE %d MAXVALUE %d"):format(shard * blocks,
+        (shard + 1) * blocks - 1)
+  elseif block - low < blocks // 10 * 9 then
+    return "ok", found
+  end
+  return "warn", found .. ": its ids are nearly used", "put a new shard into the list for the pushes to come"
+end
+
 function checks.ids(seen)
   local rows = ask(seen, "doctor_ids")
   if not rows then return doctor.hidden() end
-  local block = rows[1].next
+  local block, low, high = rows[1].next, rows[1].low, rows[1].high
+  if low ~= 1 then return shard_ids(block, low, high) end
   local found = ("block %d of %d"):format(block, LAST_BLOCK)
   if block < FAR_BLOCK then return "ok", found end
   if block < LAST_BLOCK then

@@ -1,4 +1,4 @@
---- What of a queue's limit holds a ready job back, for `why`: the first reason from the queue to the
+--- How a queue's limit holds a ready job back, for `why`: the first reason, from the queue to the
 -- job's group. Read without locks; the statements are report_limit_… of sql/query/report.sql.
 
 local core = require "nightshift.core"

@@ -480,7 +480,7 @@ local function capacity(handle, rows, queue)
   return workers, held
 end
 
---- What of its queue's limit holds the job back; nil: nothing.
+--- How its queue's limit holds the job back; nil: it does not.
 local function held_by_limit(handle, row, depth, seen)
   local fact = limits.hold(handle, row.id)
   if fact and fact.before and depth < DEPTH then follow(handle, fact, { fact.before }, depth + 1, seen) end

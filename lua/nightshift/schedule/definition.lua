@@ -52,7 +52,7 @@ local WHEN = {
 -- The options of a schedule's push.
 local PUSH = { queue = options.typed "string" }
 for _, name in ipairs { "priority", "decay", "max_attempts", "max_polls", "max_phases", "max_crashes", "backoff",
-  "timeout", "deadline" } do
+  "timeout", "deadline", "group" } do
   PUSH[name] = options.PUSH[name]
 end
 
@@ -188,7 +188,11 @@ local function fault_of(def)
   end
   if type(def.options) ~= "table" then return "options is no object" end
   for key, value in pairs(def.options) do
-    if math.type(value) ~= "integer" then return ("options.%s is no whole number"):format(key) end
+    if key == "group" then
+      if type(value) ~= "string" then return "options.group is no text" end
+    elseif math.type(value) ~= "integer" then
+      return ("options.%s is no whole number"):format(key)
+    end
   end
   if def.cron == nil then
     return not (math.type(def.every) == "integer" and def.every >= SECOND) and "every is no number of µs" or nil

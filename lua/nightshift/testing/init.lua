@@ -297,7 +297,7 @@ local PUSHED = { name = options.typed "string", queue = options.typed "string", 
 local function pushed_of(row)
   return { id = row.id, name = row.name, queue = row.queue, payload = core.decode(row.payload), priority = row.priority,
     state = row.state, created = row.created / 1000000, due = row.due and row.due / 1000000, parent = row.parent,
-    unique = row.ukey, attempts = row.attempts }
+    unique = row.ukey, group = row.group_key, attempts = row.attempts }
 end
 
 --- The jobs that were pushed since the last clean, in their order: live and finished ones, children

@@ -66,6 +66,7 @@ enum {
   I_PAUSED,
   I_FOLLOWS,
   I_OUTPUT,
+  I_GROUP,
   I_COUNT
 };
 
@@ -82,7 +83,7 @@ static bool keep_texts(ns_info *info, const ns_value *r) {
                                  [I_STATUS] = &info->status_text,  [I_OUTCOME] = &info->where,
                                  [I_REASON] = &info->reason,       [I_ERROR] = &info->error,
                                  [I_RESULT] = &info->result,       [I_HOST] = &info->host,
-                                 [I_OUTPUT] = &info->output};
+                                 [I_OUTPUT] = &info->output,       [I_GROUP] = &info->job.group};
   size_t total = 0;
   char *at;
   for (size_t i = 0; i < I_COUNT; i++)
@@ -210,7 +211,7 @@ static ns_status await_sleep(ns_db *db, sleeper *s, ns_err *err) {
   const ns_value *row = NULL;
   ns_status st = NS_OK;
   while (st == NS_OK && row == NULL && !atomic_load(&s->done) && ns_mono_us() < until) {
-    ns_value thread = ns_vint(ns_listener_thread(s->listener));
+    ns_value thread = ns_vint(ns_listener_thread(s->listener, db));
     ns_sleep_us(LOOK);
     if ((st = ns_db_run(db, NS_SQL_DOCTOR_SLEEPS, &thread, err)) == NS_OK)
       st = ns_db_row(db, NS_SQL_DOCTOR_SLEEPS, &row, err);

@@ -205,6 +205,7 @@ enum {
   R_AWAITS,
   R_UKEY,
   R_FOLLOWS,
+  R_GROUP,
   R_SIGNAL,
   R_SENT
 };
@@ -226,7 +227,8 @@ ns_job *ns_claim_jobs_add(ns_jobs *jobs, size_t bytes, char **at) {
 }
 
 static bool add_job(ns_db *db, int64_t lease, const ns_value *r, ns_jobs *out) {
-  size_t more = text_length(&r[R_STATE]) + text_length(&r[R_AWAITS]) + text_length(&r[R_SIGNAL]);
+  size_t more = text_length(&r[R_STATE]) + text_length(&r[R_GROUP]) + text_length(&r[R_AWAITS]) +
+                text_length(&r[R_SIGNAL]);
   ns_origin origin = {0};
   char *at;
   ns_job *job = ns_claim_jobs_add(out, r[R_NAME].s.n + r[R_PAYLOAD].s.n + more, &at);
@@ -242,6 +244,7 @@ static bool add_job(ns_db *db, int64_t lease, const ns_value *r, ns_jobs *out) {
                   .name = keep_bytes(&at, &r[R_NAME]),
                   .payload = keep_bytes(&at, &r[R_PAYLOAD]),
                   .state = keep_bytes(&at, &r[R_STATE]),
+                  .group = keep_bytes(&at, &r[R_GROUP]),
                   .awaits = keep_bytes(&at, &r[R_AWAITS]),
                   .signal = keep_bytes(&at, &r[R_SIGNAL]),
                   .heard = ns_int_or(&r[R_SENT], 0),

@@ -14,9 +14,6 @@
 
 /* ------------------------------------ the SQL of sql/, embedded at build */
 
-extern const char *const ns_sql_names[]; /* NS_SQL_COUNT of them, sorted */
-extern const char *const ns_sql_texts[];
-
 typedef struct ns_schema_statement {
   int version; /* number of its file; 0 ends the list */
   const char *name;

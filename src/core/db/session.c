@@ -19,6 +19,7 @@
 
 #define RETRY_SOON 150000              /* µs: the longest pause while other sessions still wait */
 #define RETRY_SOON_FOR (2 * NS_SECOND) /* for us to come back, up to this */
+#define RETRY_NEXT (NS_SECOND / 2)     /* the same of a list: another server takes over */
 #define END_STEP 2000                  /* µs between looks whether a session ended */
 #define END_MAX (2 * NS_SECOND)
 #define CONNECT_MIN NS_SECOND /* less time is not enough; the library counts seconds */
@@ -129,6 +130,13 @@ static ns_status check_cluster(ns_db *db, ns_err *err) {
                  "to fail over to");
 }
 
+/* Another server of a list may not have seen which ids were given to us. */
+static void note_server(ns_db *db) {
+  if (ns_link_place(db->link) > 0 && db->server != db->life)
+    db->next_id = db->end_id = 0;
+  db->server = db->life;
+}
+
 ns_status ns_db_connect(ns_db *db, ns_err *err) {
   ns_config cfg = ns_db_config_value(db);
   ns_status st = ns_link_open(&db->link, &cfg, err);
@@ -140,6 +148,8 @@ ns_status ns_db_connect(ns_db *db, ns_err *err) {
   db->current = NULL;
   if ((st = ns_db_run_once(db, NS_SQL_SERVER_NOW, NULL, err)) == NS_OK)
     st = ns_db_read_server(db, &now, err);
+  if (st == NS_OK)
+    note_server(db);
   if (st == NS_OK)
     end_lost_sessions(db);
   if (st == NS_OK)
@@ -200,6 +210,7 @@ static bool is_no_time_left(const ns_db *db) {
 /* Connects, trying as long as the configuration says. */
 static ns_status reconnect(ns_db *db, ns_err *err) {
   int64_t pause = NS_PAUSE_FIRST;
+  int64_t late = ns_link_servers_are(ns_db_config_value(db).host) ? RETRY_NEXT : NS_PAUSE_LONGEST;
   int64_t soon = ns_mono_us() + RETRY_SOON_FOR;
   ns_status st;
   note_lost_session(db);
@@ -208,7 +219,7 @@ static ns_status reconnect(ns_db *db, ns_err *err) {
   db->count.reconnects++;
   while ((st = connect_or_restart(db, err)) == NS_EGONE && db->cfg.keep_trying != NULL &&
          db->cfg.keep_trying(db->cfg.keep_trying_arg, err))
-    ns_db_pause_up_to(db, &pause, ns_mono_us() < soon ? RETRY_SOON : NS_PAUSE_LONGEST);
+    ns_db_pause_up_to(db, &pause, ns_mono_us() < soon ? RETRY_SOON : late);
   return st;
 }
 
@@ -280,6 +291,8 @@ ns_status ns_db_ready(ns_db *db, ns_err *err) {
                    "and run it again");
   if (db->session.used && !db->in_tx && !db->user_tx)
     ns_db_session_end(db);
+  if (db->link != NULL && !db->in_tx && !db->user_tx && !db->connecting)
+    ns_link_servers_ask(db->link, NULL); /* one that was demoted is dead by that */
   if (db->link != NULL && !ns_link_dead(db->link))
     return NS_OK;
   if (db->in_tx || db->connecting || is_no_time_left(db))

@@ -31,7 +31,7 @@
 #define GRACE_ALIVE (30 * NS_SECOND)   /* its process is there: it may come back */
 #define TURN (NS_SECOND / 2)           /* the holder that declared it dead is left alone this
                                        ** long */
-#define GRACE_STARTED (15 * NS_SECOND) /* after a start all are reconnecting */
+#define GRACE_STARTED (15 * NS_SECOND) /* after a start, or a promotion, all are reconnecting */
 #define BEAT_MAX (30 * NS_SECOND)
 #define BEAT_SEEN (12 * NS_SECOND)     /* longer than between two beats */
 #define LOOK_EVERY (10 * NS_SECOND)
@@ -300,8 +300,8 @@ static ns_status uptime(ns_db *db, int64_t *up, ns_err *err) {
 }
 
 /* Has its lock been free for the grace? The grace is longer for a holder with a process that is
-** seen to live. It is longer after a start of the server, too, when all holders are coming
-** back. */
+** seen to live. It is longer after a start of the server, too, and when a replica has become the
+** primary: all holders are coming back. */
 static ns_status dead_by_lock(ns_db *db, const ns_peer *p, const ns_suspect *s,
                               int64_t now, int64_t *in, ns_err *err) {
   int64_t up;
@@ -309,7 +309,7 @@ static ns_status dead_by_lock(ns_db *db, const ns_peer *p, const ns_suspect *s,
   *in = INT64_MAX;
   if (s->free_since == 0)
     return NS_OK;
-  *in = s->free_since + (p->alive ? GRACE_ALIVE : GRACE) - now;
+  *in = s->free_since + (p->alive ? GRACE_ALIVE : p->elsewhere ? GRACE_STARTED : GRACE) - now;
   if ((st = uptime(db, &up, err)) == NS_OK && up >= 0 && up < GRACE_STARTED &&
       GRACE_STARTED - up > *in)
     *in = GRACE_STARTED - up;

@@ -429,10 +429,8 @@ static ns_status try_to_take(ns_db *db, ns_held *want, int64_t n, int64_t waited
 }
 
 static ns_status check_name(ns_bytes name, int64_t n, ns_err *err) {
-  size_t characters = 0;
+  size_t characters = ns_utf8_count(name);
   ns_status st = ns_db_name_check(name, "slot's name", 4 * NS_MAX_SLOT_NAME, err);
-  for (size_t i = 0; i < name.n; i++)
-    characters += ((unsigned char)name.p[i] & 0xC0) != 0x80;
   if (st == NS_OK && characters > NS_MAX_SLOT_NAME)
     st = ns_fail(err, NS_EINVALID,
                  "the slot's name has %zu characters; the limit is %d",

@@ -89,6 +89,8 @@ static ns_status meaning_of_prevention(const char *text) {
 static ns_status meaning_of(unsigned sqlerr, const char *text) {
   if (sqlerr == ER_OPTION_PREVENTS_STATEMENT)
     return meaning_of_prevention(text);
+  if (sqlerr == ER_ERROR_DURING_COMMIT && strstr(text, "Primary Component") != NULL)
+    return NS_EGONE; /* a node of a cluster that is cut off */
   for (size_t i = 0; i < sizeof meanings / sizeof meanings[0]; i++)
     if (meanings[i].sqlerr == sqlerr)
       return meanings[i].status;
@@ -146,8 +148,8 @@ bool ns_link_blames_value(const ns_err *err) {
 
 ns_status ns_link_refuse(ns_link *l, unsigned sqlerr, const char *text, ns_err *err) {
   ns_status st = meaning_of(sqlerr, text);
-  if (st == NS_EGONE && sqlerr != ER_OPTION_PREVENTS_STATEMENT)
-    l->dead = true;
+  if (st == NS_EGONE && (sqlerr != ER_OPTION_PREVENTS_STATEMENT || l->place > 0))
+    l->dead = true; /* of a list another server may be writable */
   ns_fail(err, st, "%s (%u)", text, sqlerr);
   if (err != NULL)
     err->sqlerr = sqlerr;

@@ -1,7 +1,7 @@
 /*
 ** The connection to MariaDB: opening it, closing it, and the session behind it. The server's
 ** answers are in link/answers.c; statements are in link/statement.c, link/send.c and
-** link/rows.c. Only these five files see mysql.h.
+** link/rows.c. Lists of servers are in link/servers.c. Only these six files see mysql.h.
 **
 ** Invariants: the socket is close-on-exec. After an error that loses the connection the link
 ** is dead for good. No assert for a dead link: no function makes it live again.
@@ -426,7 +426,7 @@ static ns_status join_server(ns_link *l, const ns_config *cfg, ns_err *err) {
   return good ? NS_OK : refuse_connect(l, cfg, ns_mono_us() - since, err);
 }
 
-ns_status ns_link_open(ns_link **out, const ns_config *cfg, ns_err *err) {
+ns_status ns_link_open_one(ns_link **out, const ns_config *cfg, ns_err *err) {
   ns_link *l = calloc(1, sizeof *l);
   ns_status st;
   *out = NULL;
@@ -500,13 +500,15 @@ bool ns_link_is_marked(const ns_link *l) {
 }
 
 ns_status ns_link_reset(ns_link *l, const ns_config *cfg, ns_err *err) {
+  ns_server at;
+  ns_config one;
   ns_status st;
   if (l->dead)
     return ns_link_gone(err);
   st = mysql_reset_connection(l->my) == 0 ? NS_OK : ns_link_refused(l, err);
   ns_stmt_all_lost(l);
   if (st == NS_OK)
-    st = set_session(l, cfg, err);
+    st = set_session(l, ns_link_servers_config(cfg, l->place, &at, &one), err);
   if (st != NS_OK)
     ns_link_give_up(l);
   return st;

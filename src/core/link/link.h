@@ -10,13 +10,17 @@
 
 #include "nightshift_host.h"
 
+/* The SQL of sql/query, embedded at build. */
+extern const char *const ns_sql_names[]; /* NS_SQL_COUNT of them, sorted */
+extern const char *const ns_sql_texts[];
+
 /* ------------------------------------------ the connection: connection.c */
 
 typedef struct ns_link ns_link;
 
-/* Connects, checks the server and sets the session up. Errors: GONE, DENIED,
+/* Connects to one server, checks it and sets the session up. Errors: GONE, DENIED,
 ** SERVER, SCHEMA (no such database), INVALID. */
-ns_status ns_link_open(ns_link **out, const ns_config *cfg, ns_err *err);
+ns_status ns_link_open_one(ns_link **out, const ns_config *cfg, ns_err *err);
 
 /* Closes; 'foreign' (inherited over a fork) frees memory without a word to
 ** the server. NULL is allowed. */
@@ -150,20 +154,49 @@ ns_status ns_link_answers(ns_link *l, size_t *failed, ns_err *err);
 ** counted. */
 int64_t ns_link_changed(const ns_link *l);
 
+/* ---------------------------------------------- a list of servers: servers.c */
+
+/* One of a list. */
+typedef struct ns_server {
+  char host[256]; /* a name, an address, or the path of a socket; ends in NUL */
+  unsigned port;  /* 0: the port of the whole list */
+  bool socket;
+} ns_server;
+
+/* Connects to the first server of cfg->host that answers and can write; one that is no list is
+** taken as it is. Errors: as ns_link_open_one; GONE when one of the list may be there soon. */
+ns_status ns_link_open(ns_link **out, const ns_config *cfg, ns_err *err);
+
+/* The place of the server in its list, from 1 on; 0: it is the only one. */
+unsigned ns_link_place(const ns_link *l);
+
+/* Is the server of a list still one that can write? It is asked once a second at most; the link of
+** one that cannot is dead. Outside transactions. Errors: GONE, as of any statement. */
+ns_status ns_link_servers_ask(ns_link *l, ns_err *err);
+
+/* Is the text a list, or the path of a socket? */
+bool ns_link_servers_are(const char *hosts);
+
+/* Takes the first server off a list; the rest is "" behind the last. Errors: INVALID. */
+ns_status ns_link_servers_next(const char **list, ns_server *out, ns_err *err);
+ns_status ns_link_servers_check(const char *list, ns_err *err);
+
 /* ------------------------------------------------------ database URLs: url.c */
 
 /*
 ** Database URLs: mysql:// or mariadb://user:password@host:port/database?k=v
 **
 ** Parsing is a pure function of the bytes of the URL. Parts may be empty or percent-encoded; an
-** IPv6 host stands in [brackets]. The keys of the query are fields of ns_config, each at most
-** once: unix_socket, tls, ca, cert, key, connect_timeout, read_timeout, max_payload, file,
-** group. No message of a failed parse shows any part that could belong to the password.
+** IPv6 host stands in [brackets]. Hosts between commas are a list, in which each may have a port
+** and a path, with its slashes encoded, is a unix socket. The keys of the query are fields of
+** ns_config, each at most once: unix_socket, tls, ca, cert, key, connect_timeout, read_timeout,
+** max_payload, file, group. No message of a failed parse shows any part that could belong to
+** the password.
 */
 typedef struct ns_url {
   char *text; /* owned: the decoded parts below live in it */
   /* NULL: absent or empty; only 'password' may be "" */
-  const char *host, *user, *password, *database, *socket;
+  const char *host, *user, *password, *database, *socket; /* a list's host: see servers.c */
   const char *file, *group, *tls, *ca, *cert, *key;
   unsigned port;           /* 0: absent */
   int64_t connect_timeout; /* µs; 0: absent */

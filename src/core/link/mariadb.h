@@ -16,6 +16,8 @@
 struct ns_link {
   MYSQL *my;
   bool dead;
+  unsigned place;    /* of the server in its list, from 1 on; 0: it is the only one */
+  int64_t ask_at;    /* monotonic: when to ask the server of a list again whether it can write */
   size_t max_packet; /* the server hangs up on a longer one; 0: not known */
   size_t sent, due;  /* statements since nothing was due, answers of them to come */
   size_t failed;     /* which was the first to fail, and how; status OK: none */
@@ -129,6 +131,11 @@ void ns_link_waited(ns_link *l);
 
 /* The name of a statement that ends a transaction; NULL of other statements. */
 const char *ns_link_name(const char *sql);
+
+/* The configuration for the server at a place of a list. It borrows from 'cfg' and from '*at',
+** which is filled. */
+const ns_config *ns_link_servers_config(const ns_config *cfg, unsigned place, ns_server *at,
+                                   ns_config *room);
 
 /* Writes the error of a dead link. */
 ns_status ns_link_gone(ns_err *err);

@@ -100,8 +100,32 @@ static ns_status take_port(ns_url *u, const char *s, ns_err *err) {
   return NS_OK;
 }
 
+/* A list stays a text, of decoded entries. They are cut at colons after that, so that each part of
+** an entry may be encoded. */
+static ns_status take_list(ns_url *u, char *s, ns_err *err) {
+  char *to = s;
+  u->host = s;
+  for (char *next; s != NULL; s = next) {
+    next = cut_at(s, ',');
+    if (decode(s, "list of hosts", false, err) != NS_OK)
+      return NS_EINVALID;
+    if (*s == '\0' || strchr(s, ',') != NULL)
+      return ns_fail(err, NS_EINVALID,
+                     "database URL: in the list of hosts one is empty, or has a comma of its own");
+    memmove(to, s, strlen(s) + 1);
+    to += strlen(to);
+    if (next != NULL)
+      *to++ = ',';
+  }
+  if (ns_link_servers_check(u->host, err) == NS_OK)
+    return NS_OK;
+  return ns_err_context(err, "database URL");
+}
+
 static ns_status take_host(ns_url *u, char *s, ns_err *err) {
   char *port;
+  if (strchr(s, ',') != NULL)
+    return take_list(u, s, err);
   if (*s == '[') {
     char *end = cut_at(++s, ']');
     if (end == NULL || *s == '\0' || (*end != '\0' && *end != ':'))
@@ -113,7 +137,11 @@ static ns_status take_host(ns_url *u, char *s, ns_err *err) {
     port = cut_at(s, ':');
   if (port != NULL && take_port(u, port, err) != NS_OK)
     return NS_EINVALID;
-  return decode_field(&u->host, s, "host", err);
+  if (decode_field(&u->host, s, "host", err) != NS_OK)
+    return NS_EINVALID;
+  return u->host == NULL || strchr(u->host, ',') == NULL
+             ? NS_OK
+             : ns_fail(err, NS_EINVALID, "database URL: the host contains an encoded comma");
 }
 
 /* user:password@host:port; the last @ counts, so a password may have one. */
@@ -271,9 +299,14 @@ static ns_status parse_parts(ns_url *u, char *s, ns_err *err) {
                    "database URL: more than one / after the host; write a / "
                    "in the database name as %%2F");
   if (take_authority(u, s, err) != NS_OK ||
-      decode_field(&u->database, path, "database name", err) != NS_OK)
+      decode_field(&u->database, path, "database name", err) != NS_OK ||
+      take_query(u, query, err) != NS_OK)
     return NS_EINVALID;
-  return take_query(u, query, err);
+  return u->socket == NULL || u->host == NULL || strchr(u->host, ',') == NULL
+             ? NS_OK
+             : ns_fail(err, NS_EINVALID,
+                       "database URL: unix_socket is of one server; in a list of hosts write the "
+                       "path of each as %%2Frun%%2Fname");
 }
 
 ns_status ns_url_parse(const char *url, ns_url *out, ns_err *err) {

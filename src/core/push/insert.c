@@ -26,7 +26,8 @@ enum { /* the columns of push_plain, and of push_job beside them, in its order *
   C_ID, C_QUEUE, C_NAME, C_PAYLOAD, C_PRIORITY, C_RANK, C_ATTEMPTS, C_CRASHES,
   C_BACKOFF, C_TIMEOUT, C_NONCE, C_DECAY, C_PLAIN,
   C_POLLS = C_PLAIN, C_DEADLINE, C_INHERITED, C_DELAY, C_AT, C_PARENT,
-  C_ROOT, C_UNMET, C_ON_FAIL, C_UKEY, C_PAUSED, C_AFTER, C_PHASES, C_TAGGED, C_COUNT
+  C_ROOT, C_UNMET, C_ON_FAIL, C_UKEY, C_PAUSED, C_AFTER, C_PHASES, C_TAGGED, C_GROUP,
+  C_COUNT
 };
 
 /* The columns of one batch; integers and texts side by side. */
@@ -59,7 +60,8 @@ static bool make_after(batch *b, const ns_insert *rows, size_t n) {
 /* Nothing about it is out of the ordinary, so most columns say nothing. */
 static bool is_plain(const ns_insert *row) {
   const ns_push *p = row->push;
-  return p->delay == 0 && p->at == 0 && p->tags.p == NULL && p->max_polls < 0 &&
+  return p->delay == 0 && p->at == 0 && p->tags.p == NULL && p->group.p == NULL &&
+         p->max_polls < 0 &&
          p->max_phases < 0 && p->deadline < 0 && p->unique.p == NULL && p->after.p == NULL &&
          !p->on_fail_run && row->parent == 0 && row->unmet == 0 && row->paused == 0 &&
          row->deadline == 0;
@@ -77,7 +79,8 @@ static bool batch_make(batch *b, const ns_insert *rows, size_t n) {
       !make_after(b, rows, n))
     return false;
   for (size_t c = 0; c < b->ncols; c++) {
-    bool text = c == C_NAME || c == C_PAYLOAD || c == C_UKEY || c == C_AFTER;
+    bool text =
+        c == C_NAME || c == C_PAYLOAD || c == C_UKEY || c == C_AFTER || c == C_GROUP;
     b->cols[c] = (ns_column){text ? NS_TEXT : NS_INT, &b->ints[c * n],
                              &b->texts[c * n], &b->nulls[c * n]};
   }
@@ -151,6 +154,7 @@ static void full_row(batch *b, size_t n, size_t i, const ns_insert *row) {
   ints[C_PAUSED * n] = row->paused;
   b->texts[C_UKEY * n + i] = p->unique;
   b->texts[C_AFTER * n + i] = after_of(b, row);
+  b->texts[C_GROUP * n + i] = p->group;
   ints[C_PHASES * n] = p->max_phases;
   nulls[C_PHASES * n] = p->max_phases < 0;
   nulls[C_POLLS * n] = p->max_polls < 0;
@@ -395,7 +399,7 @@ ns_status ns_push_write_pipelined(ns_db *db, const ns_insert *rows, size_t n, bo
 enum { /* the params of push_one */
   O_QUEUE, O_ID, O_DELAY, O_RANK, O_KEY, O_PERIOD, O_RING, O_KIND, O_NAME, O_PAYLOAD,
   O_PRIORITY, O_ATTEMPTS, O_CRASHES, O_BACKOFF, O_TIMEOUT, O_NONCE, O_DECAY, O_POLLS,
-  O_DEADLINE, O_ON_FAIL, O_COUNT
+  O_DEADLINE, O_ON_FAIL, O_GROUP, O_COUNT
 };
 
 ns_status ns_push_write_one(ns_db *db, const ns_insert *row, bool *ring, bool *cut, ns_err *err) {
@@ -422,13 +426,14 @@ ns_status ns_push_write_one(ns_db *db, const ns_insert *row, bool *ring, bool *c
                                     [O_POLLS] = p->max_polls < 0 ? ns_vnull : ns_vint(p->max_polls),
                                     [O_DEADLINE] =
                                         p->deadline < 0 ? ns_vnull : ns_vint(p->deadline),
-                                    [O_ON_FAIL] = ns_vint(p->on_fail_run ? 2 : 1)};
+                                    [O_ON_FAIL] = ns_vint(p->on_fail_run ? 2 : 1),
+                                    [O_GROUP] = ns_vopt(p->group)};
   if (p->delay > 0)
     db->claim.promote_at = 0;
   return st == NS_OK ? ns_db_run_whole(db, NS_SQL_PUSH_ONE, params, cut, err) : st;
 }
 
-/* -------------------------------------------------------------- tags */
+/* -------------------------------------------------------------- tags, group */
 
 /* Texts in "[\"a\",…]"; 0: it is no such list, or one of none. */
 static size_t count_texts(ns_bytes list) {
@@ -454,6 +459,14 @@ ns_status ns_push_tags_check(ns_bytes tags, ns_err *err) {
     return ns_fail(err, NS_EINVALID, "a job has 1 to %d tags, each a text, as a JSON list",
                    NS_MAX_TAGS);
   return NS_OK;
+}
+
+ns_status ns_push_group_check(ns_bytes group, ns_err *err) {
+  ns_status st = ns_db_name_check(group, "group", SIZE_MAX, err);
+  if (st != NS_OK || ns_utf8_count(group) <= NS_MAX_GROUP)
+    return st;
+  return ns_fail(err, NS_EINVALID, "the group has %zu characters; it must have 1 to %d",
+                 ns_utf8_count(group), NS_MAX_GROUP);
 }
 
 ns_status ns_push_tags_write(ns_db *db, const ns_insert *rows, size_t n, ns_err *err) {

@@ -141,6 +141,7 @@ static void put_content(ns_buf *to, ns_bytes queue, const ns_push *jobs, size_t 
                 (long long)p->parent);
     put_text(to, p->after);
     put_text(to, p->tags);
+    put_text(to, p->group);
     ns_buf_addf(to, "%lld ", (long long)p->at);
     ns_buf_addf(to, "%lld %lld %lld ", (long long)p->on_fail_run, (long long)p->on_conflict,
                 (long long)p->period);
@@ -273,6 +274,7 @@ ns_push ns_push_new(const char *name, const char *payload) {
                    .queue = NS_NONE,
                    .unique = NS_NONE,
                    .tags = NS_NONE,
+                   .group = NS_NONE,
                    .priority = NS_PRIORITY,
                    .decay = NS_DECAY,
                    .max_attempts = NS_MAX_ATTEMPTS,
@@ -286,22 +288,14 @@ ns_push ns_push_new(const char *name, const char *payload) {
 
 /* ------------------------------------------------------------- checking */
 
-/* Characters, not bytes: the server counts them for the key's column. */
-static size_t count_characters(ns_bytes s) {
-  size_t n = 0;
-  for (size_t i = 0; i < s.n; i++)
-    n += ((unsigned char)s.p[i] & 0xC0) != 0x80;
-  return n;
-}
-
 /* Unlike a name a key may be any text: it is never shown as it is. */
 static ns_status check_key(ns_bytes key, ns_err *err) {
   if (!ns_utf8_valid(key))
     return ns_fail(err, NS_EINVALID, "the unique key is not valid UTF-8");
-  if (key.n > 0 && count_characters(key) <= NS_MAX_UNIQUE)
+  if (key.n > 0 && ns_utf8_count(key) <= NS_MAX_UNIQUE)
     return NS_OK;
   return ns_fail(err, NS_EINVALID, "the unique key has %zu characters; it must have 1 to %d",
-                 count_characters(key), NS_MAX_UNIQUE);
+                 ns_utf8_count(key), NS_MAX_UNIQUE);
 }
 
 static ns_status check_range(const char *what, int64_t value, int64_t min,
@@ -361,6 +355,8 @@ ns_status ns_push_check(const ns_push *p, int64_t max_payload, ns_err *err) {
     st = check_unique(p, err);
   if (st == NS_OK && p->tags.p != NULL)
     st = ns_push_tags_check(p->tags, err);
+  if (st == NS_OK && p->group.p != NULL)
+    st = ns_push_group_check(p->group, err);
   if (st == NS_OK && p->at != 0)
     st = check_at(p, err);
   if (st == NS_OK && p->payload.p == NULL)

@@ -55,10 +55,14 @@ ns_status ns_push_write_one(ns_db *db, const ns_insert *row, bool *ring, bool *c
 /* True when one of the rows may start within the next 10 s: worth a ring. */
 bool ns_push_starts_soon(const ns_insert *rows, size_t n);
 
-/* ------------------------------------------------------- tags: insert.c */
+/* ------------------------------------------------ tags, group: insert.c */
 
 /* Refuses what is no list of 1 to NS_MAX_TAGS texts. Errors: INVALID. */
 ns_status ns_push_tags_check(ns_bytes tags, ns_err *err);
+
+/* Refuses what is no group of 1 to NS_MAX_GROUP characters, in UTF-8, without control characters.
+** Errors: INVALID. */
+ns_status ns_push_group_check(ns_bytes group, ns_err *err);
 
 /* Writes the tags of rows that have some. Errors: BUSY, GONE, SQL (a text is too long). */
 ns_status ns_push_tags_write(ns_db *db, const ns_insert *rows, size_t n, ns_err *err);

@@ -204,6 +204,7 @@ static ns_status update_job(ns_db *db, const standing *j, const ns_insert *row, 
                              ns_vint(p->delay),
                              ns_vint(p->at),
                              ns_vint(p->tags.p != NULL),
+                             ns_vopt(p->group),
                              ns_vint(j->at.run + 1),
                              ns_vint(j->at.id)};
   ns_status st = ns_db_run(db, NS_SQL_REPLACE_JOB, params, err);

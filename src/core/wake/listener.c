@@ -45,6 +45,7 @@
 #define ER_NO_PROCEDURE 1305
 #define ER_QUERY_INTERRUPTED 1317
 #define ER_WOKE 45000 /* and why: see listen_wait */
+#define DEMOTED (2 * NS_SECOND) /* of a list of servers: the longest wait until it is asked again */
 #define QUEUES_MARK "(queues)"
 #define LOOK_MARK "{look}"
 #define NEAR_MARK "/*near*/"
@@ -77,6 +78,7 @@ struct ns_listener {
   size_t ntold, captold;
   pid_t owner;
   _Atomic int64_t thread; /* the server's id of the session; other threads read it */
+  _Atomic unsigned place; /* of its server in a list */
 };
 
 static int64_t least(int64_t a, int64_t b) {
@@ -98,8 +100,10 @@ static ns_status connect_listener(ns_listener *l, ns_err *err) {
   ns_status st = ns_link_open(&l->link, &l->cfg, err);
   forget_statements(l);
   ns_buf_reset(&l->text);
-  if (st == NS_OK)
+  if (st == NS_OK) {
+    l->place = ns_link_place(l->link);
     l->thread = ns_link_thread(l->link);
+  }
   if (st == NS_OK)
     st = prepare_named(l, &l->in, NS_SQL_LISTEN_IN, err);
   if (st == NS_OK)
@@ -169,8 +173,8 @@ void ns_listener_stop(ns_listener *l) {
   ns_await_stop(l->cfg.interrupt_fd);
 }
 
-int64_t ns_listener_thread(const ns_listener *l) {
-  return l->thread;
+int64_t ns_listener_thread(const ns_listener *l, const ns_db *db) {
+  return db->link != NULL && ns_link_place(db->link) == l->place ? l->thread : 0;
 }
 
 /* Adds the condition of one queue. A sweep may have to read the rows below its floors in
@@ -457,7 +461,7 @@ static ns_status get_ready(ns_listener *l, ns_err *err) {
     disconnect(l);
     l->owner = getpid();
   }
-  if (l->link != NULL && !ns_link_dead(l->link))
+  if (l->link != NULL && ns_link_servers_ask(l->link, NULL) == NS_OK && !ns_link_dead(l->link))
     return NS_OK;
   disconnect(l);
   return connect_listener(l, err);
@@ -486,6 +490,8 @@ ns_status ns_listen(ns_listener *l, const ns_awaited *what, int64_t max_wait,
   if ((st = get_ready(l, err)) == NS_OK)
     st = prepare_wait(l, what->queues, what->nqueues, all ? "TRUE" : v->text.p, err);
   keep_view(l, v);
+  if (st == NS_OK && ns_link_place(l->link) > 0)
+    wait = least(wait, DEMOTED);
   return st == NS_OK && wait > 0 ? sleep_listed(l, what, wait, woke, err) : st;
 }
 

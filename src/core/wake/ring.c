@@ -48,7 +48,8 @@ const ns_hooks ns_wake_ring_hooks = {.committed = committed};
 
 #define YOUNGER (2 * NS_SECOND) /* than its row: another process */
 
-enum { P_ID, P_HOST, P_PID, P_PLACE, P_DEAD, P_BEAT, P_SILENT, P_AGE, P_FREE };
+enum { P_ID, P_HOST, P_PID, P_PLACE, P_DEAD, P_BEAT, P_SILENT, P_AGE, P_FREE, P_PAST,
+       P_ELSEWHERE };
 
 void ns_wake_place(char out[NS_PLACE]) {
   char boot[40] = "";
@@ -126,7 +127,8 @@ bool ns_wake_peers_add(ns_peers *p, const ns_value *row) {
                              .silent = row[P_SILENT].i,
                              .is_host = row[P_HOST].i != 0,
                              .dead = row[P_DEAD].i != 0,
-                             .free = row[P_FREE].i != 0};
+                             .free = row[P_FREE].i != 0,
+                             .elsewhere = row[P_ELSEWHERE].i != 0};
   if (p->here[0] == '\0')
     ns_wake_place(p->here);
   look_for_process(&p->items[p->n++], p->here, row);

@@ -17,6 +17,7 @@ typedef struct ns_peer {
   bool is_host;
   bool dead;  /* it was declared so */
   bool free;  /* no session owns its named lock */
+  bool elsewhere; /* it was with another server, and may be on its way to this one */
   bool gone;  /* it ran on this machine and its process is no more */
   bool alive; /* its process is seen on this machine, and not stopped */
 } ns_peer;

@@ -116,6 +116,8 @@ void nsh_batch_keep_child(nsh_batch *b, ns_push *child) {
   child->queue = nsh_batch_keep(b, child->queue);
   child->unique = nsh_batch_keep(b, child->unique);
   child->after = nsh_batch_keep(b, child->after);
+  child->tags = nsh_batch_keep(b, child->tags);
+  child->group = nsh_batch_keep(b, child->group);
 }
 
 void nsh_batch_copy(nsh_batch *b, const ns_verdict *from) {

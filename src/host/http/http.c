@@ -9,6 +9,7 @@
 **
 ** Invariant: a thread that is asked never waits for a request. (Not asserted: it is about time.)
 */
+#define NSH_LIBRARY
 #include "http/http.h"
 
 #include <errno.h>
@@ -21,11 +22,6 @@
 #include "clock.h"
 #include "err.h"
 #include "log.h"
-
-#if __has_include(<microhttpd.h>)
-#include <microhttpd.h>
-#define HAS_SERVER 1
-#endif
 
 #define ANSWER_MAX NS_SECOND      /* for the loop to answer; then it is given … */
 #define STILL_MAX (10 * NS_SECOND) /* … so long before it is said to be stuck */
@@ -230,23 +226,26 @@ static void write_metrics(nsh_http *h, ns_buf *out) {
 
 /* ------------------------------------------------------------------ requests */
 
+const nsh_mhd_calls *nsh_mhd;
+
 #ifdef HAS_SERVER
 
 typedef enum MHD_Result result;
 
 static result respond(struct MHD_Connection *c, unsigned status, const char *type, ns_buf *text) {
-  struct MHD_Response *r;
+  struct MHD_Response *r = NULL;
   result sent = MHD_NO;
-  r = text->oom ? NULL : MHD_create_response_from_buffer(text->n, text->p, MHD_RESPMEM_MUST_COPY);
+  if (!text->oom)
+    r = nsh_mhd->create_response_from_buffer(text->n, text->p, MHD_RESPMEM_MUST_COPY);
   ns_buf_free(text);
   if (r == NULL)
     return MHD_NO;
-  MHD_add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE, type);
-  MHD_add_response_header(r, MHD_HTTP_HEADER_CACHE_CONTROL, "no-store");
+  nsh_mhd->add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE, type);
+  nsh_mhd->add_response_header(r, MHD_HTTP_HEADER_CACHE_CONTROL, "no-store");
   if (status == MHD_HTTP_METHOD_NOT_ALLOWED)
-    MHD_add_response_header(r, MHD_HTTP_HEADER_ALLOW, "GET, HEAD");
-  sent = MHD_queue_response(c, status, r);
-  MHD_destroy_response(r);
+    nsh_mhd->add_response_header(r, MHD_HTTP_HEADER_ALLOW, "GET, HEAD");
+  sent = nsh_mhd->queue_response(c, status, r);
+  nsh_mhd->destroy_response(r);
   return sent;
 }
 
@@ -282,14 +281,14 @@ static result on_request(void *arg, struct MHD_Connection *c, const char *url, c
 }
 
 static void *start_daemon(nsh_http *h) {
-  return MHD_start_daemon(
+  return nsh_mhd->start_daemon(
       MHD_USE_THREAD_PER_CONNECTION | MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_POLL, 0, NULL,
       NULL, on_request, h, MHD_OPTION_LISTEN_SOCKET, h->fd, MHD_OPTION_CONNECTION_LIMIT,
       CONNECTIONS, MHD_OPTION_CONNECTION_TIMEOUT, IDLE, MHD_OPTION_END);
 }
 
 static void stop_daemon(void *daemon) {
-  MHD_stop_daemon(daemon);
+  nsh_mhd->stop_daemon(daemon);
 }
 
 #else
@@ -317,6 +316,8 @@ ns_status nsh_http_open(nsh_http **out, const nsh_config *cfg, nsh_exchange *exc
   return ns_fail(err, NS_EINVALID, "--http: this program was built without libmicrohttpd; install "
                                    "libmicrohttpd-dev and build it again");
 #endif
+  if (nsh_mhd == NULL)
+    return ns_fail(err, NS_EINVALID, "--http: " NSH_NO_LIBRARY);
   h = *out = nsh_alloc(sizeof *h);
   h->cfg = cfg;
   h->exchange = exchange;

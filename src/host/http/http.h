@@ -80,6 +80,43 @@ int nsh_address_listen(const char *option, const char *text, char out[NSH_ADDRES
 ns_status nsh_http_get(const char *address, const char *path, int64_t timeout, int *status,
                        ns_buf *text, ns_err *err);
 
+/* --------------------------------------- libmicrohttpd: library.c loads it */
+
+#ifdef NSH_LIBRARY /* these files see its header */
+#if __has_include(<microhttpd.h>)
+#include <microhttpd.h>
+#define HAS_SERVER
+#endif
+#endif
+
+#if defined HAS_SERVER && MHD_VERSION >= 0x00097206
+#define HAS_RUN_WAIT
+#define NSH_MHD_RUN_WAIT(X) X(run_wait)
+#else
+#define NSH_MHD_RUN_WAIT(X)
+#endif
+
+/* Its calls that we use. */
+#define NSH_MHD_CALLS(X)                                                                       \
+  X(start_daemon) X(stop_daemon) X(create_response_from_buffer)                                \
+  X(create_response_from_callback) X(destroy_response) X(add_response_header)                  \
+  X(queue_response) X(get_connection_values_n) X(suspend_connection) X(resume_connection)      \
+  NSH_MHD_RUN_WAIT(X)
+
+typedef struct nsh_mhd_calls {
+#ifdef HAS_SERVER
+#define NSH_MHD_CALL(name) __typeof__(MHD_##name) *name;
+  NSH_MHD_CALLS(NSH_MHD_CALL)
+#else
+  int none;
+#endif
+} nsh_mhd_calls;
+
+#define NSH_NO_LIBRARY "nightshift/host/http.so, which `make` builds, cannot be loaded"
+
+/* NULL: it is not loaded. Set before there are threads that use it. */
+extern const nsh_mhd_calls *nsh_mhd;
+
 /* ------------------------------------------------------ the server: http.c */
 
 typedef struct nsh_http nsh_http;

@@ -21,14 +21,8 @@
 #include "buf.h"
 #include "clock.h"
 #include "err.h"
+#define NSH_LIBRARY
 #include "http/http.h"
-
-#if __has_include(<microhttpd.h>)
-#include <microhttpd.h>
-#if MHD_VERSION >= 0x00097206 /* MHD_run_wait */
-#define HAS_SERVER 1
-#endif
-#endif
 
 #define CONNECTIONS 512u
 #define STREAMS 448u          /* of these; the rest is for pages */
@@ -111,7 +105,7 @@ void nsh_request_stream(nsh_request *r, unsigned status) {
   r->status = status;
 }
 
-#ifdef HAS_SERVER
+#ifdef HAS_RUN_WAIT
 
 typedef enum MHD_Result result;
 
@@ -126,7 +120,7 @@ static ssize_t read_stream(void *arg, uint64_t at, char *to, size_t max) {
     return MHD_CONTENT_READER_END_OF_STREAM;
   if (n == 0) {
     t->asleep = true;
-    MHD_suspend_connection(t->connection);
+    nsh_mhd->suspend_connection(t->connection);
     return 0;
   }
   n = n < max ? n : max;
@@ -150,7 +144,7 @@ static void free_stream(void *arg) {
 static void wake(stream *t) {
   if (t->asleep) {
     t->asleep = false;
-    MHD_resume_connection(t->connection);
+    nsh_mhd->resume_connection(t->connection);
   }
 }
 
@@ -179,7 +173,8 @@ static struct MHD_Response *make_stream(struct MHD_Connection *c, const nsh_requ
   if (t == NULL)
     return NULL;
   *t = (stream){.server = s, .connection = c, .next = s->streams, .id = r->id};
-  made = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 4096, read_stream, t, free_stream);
+  made = nsh_mhd->create_response_from_callback(MHD_SIZE_UNKNOWN, 4096, read_stream, t,
+                                                free_stream);
   if (made == NULL) {
     free(t);
     return NULL;
@@ -196,7 +191,7 @@ static void add_headers(struct MHD_Response *made, const nsh_request *r) {
   const char *end = at + r->headers.n;
   while (at != NULL && at < end && !r->headers.oom) {
     const char *value = at + strlen(at) + 1;
-    MHD_add_response_header(made, at, value);
+    nsh_mhd->add_response_header(made, at, value);
     at = value + strlen(value) + 1;
   }
 }
@@ -208,12 +203,12 @@ static result respond(struct MHD_Connection *c, const nsh_request *r) {
   if (r->streams)
     made = make_stream(c, r);
   else
-    made = MHD_create_response_from_buffer(text.n, (void *)text.p, MHD_RESPMEM_MUST_COPY);
+    made = nsh_mhd->create_response_from_buffer(text.n, (void *)text.p, MHD_RESPMEM_MUST_COPY);
   if (made == NULL)
     return MHD_NO;
   add_headers(made, r);
-  sent = MHD_queue_response(c, r->status, made);
-  MHD_destroy_response(made);
+  sent = nsh_mhd->queue_response(c, r->status, made);
+  nsh_mhd->destroy_response(made);
   return sent;
 }
 
@@ -281,7 +276,7 @@ static result on_request(void *arg, struct MHD_Connection *c, const char *url, c
   if (r->read > s->body_max)
     return refuse(c, r, MHD_HTTP_CONTENT_TOO_LARGE, TOO_LONG);
   r->method = method;
-  MHD_get_connection_values_n(c, MHD_HEADER_KIND, keep_head, &r->heads);
+  nsh_mhd->get_connection_values_n(c, MHD_HEADER_KIND, keep_head, &r->heads);
   if (r->target.oom || r->heads.oom || r->body.oom)
     return refuse(c, r, MHD_HTTP_SERVICE_UNAVAILABLE, "out of memory\n");
   s->answer(s->arg, r);
@@ -310,16 +305,17 @@ static void on_end(void *arg, struct MHD_Connection *c, void **kept,
 /* ------------------------------------------------------------- birth and end */
 
 static void *start_daemon(nsh_server *s, int fd) {
-  return MHD_start_daemon(MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME, 0, NULL, NULL, on_request, s,
-                          MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT, CONNECTIONS,
-                          MHD_OPTION_CONNECTION_TIMEOUT, IDLE, MHD_OPTION_STRICT_FOR_CLIENT, 1,
-                          MHD_OPTION_URI_LOG_CALLBACK, on_target, s, MHD_OPTION_NOTIFY_COMPLETED,
-                          on_end, s, MHD_OPTION_END);
+  return nsh_mhd->start_daemon(
+      MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME, 0, NULL, NULL, on_request, s,
+      MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT, CONNECTIONS,
+      MHD_OPTION_CONNECTION_TIMEOUT, IDLE, MHD_OPTION_STRICT_FOR_CLIENT, 1,
+      MHD_OPTION_URI_LOG_CALLBACK, on_target, s, MHD_OPTION_NOTIFY_COMPLETED, on_end, s,
+      MHD_OPTION_END);
 }
 
 static void run_daemon(nsh_server *s, int64_t wait) {
   int64_t ms = (wait + 999) / 1000;
-  MHD_run_wait(s->daemon, ms > INT32_MAX ? INT32_MAX : (int32_t)ms);
+  nsh_mhd->run_wait(s->daemon, ms > INT32_MAX ? INT32_MAX : (int32_t)ms);
 }
 
 /* A server does not stop while connections are suspended. */
@@ -329,7 +325,7 @@ static void stop_daemon(nsh_server *s) {
     wake(t);
   }
   run_daemon(s, 0);
-  MHD_stop_daemon(s->daemon);
+  nsh_mhd->stop_daemon(s->daemon);
 }
 
 #else
@@ -364,11 +360,13 @@ ns_status nsh_server_open(nsh_server **out, const char *address, size_t body_max
   nsh_server *s;
   int fd;
   *out = NULL;
-#ifndef HAS_SERVER
+#ifndef HAS_RUN_WAIT
   return ns_fail(err, NS_EINVALID,
                  "--listen: this program was built without libmicrohttpd; install "
                  "libmicrohttpd-dev and build it again");
 #endif
+  if (nsh_mhd == NULL)
+    return ns_fail(err, NS_EINVALID, "--listen: " NSH_NO_LIBRARY);
   s = calloc(1, sizeof *s);
   if (s == NULL)
     return ns_no_memory(err);

@@ -144,8 +144,8 @@ static const size_t job_ints[] = {
     JOB(parent),  JOB(root),    JOB(created),      JOB(due),       JOB(deadline),
     JOB(timeout), JOB(nonce),   JOB(phase),        JOB(follows),   JOB(row),
 };
-static const size_t job_bytes[] = {JOB(queue), JOB(name), JOB(payload),
-                                   JOB(state), JOB(awaits), JOB(signal)};
+static const size_t job_bytes[] = {JOB(queue), JOB(name),   JOB(payload), JOB(state),
+                                   JOB(group), JOB(awaits), JOB(signal)};
 
 #define PUSH(field) offsetof(ns_push, field)
 static const size_t push_ints[] = {
@@ -154,8 +154,8 @@ static const size_t push_ints[] = {
     PUSH(parent),    PUSH(on_fail_run), PUSH(decay), PUSH(max_phases),
     PUSH(period),    PUSH(at),
 };
-static const size_t push_bytes[] = {PUSH(name), PUSH(payload), PUSH(queue),
-                                    PUSH(unique), PUSH(after), PUSH(tags)};
+static const size_t push_bytes[] = {PUSH(name),  PUSH(payload), PUSH(queue), PUSH(unique),
+                                    PUSH(after), PUSH(tags),    PUSH(group)};
 
 #define COUNT(array) (sizeof(array) / sizeof(array)[0])
 /* Bytes of a child without any texts. */

@@ -146,7 +146,7 @@ void nsh_listen_near(nsh_listen *l, const ns_db *db, const int64_t *queues, size
 }
 
 void nsh_listen_wake(nsh_listen *l, ns_db *db) {
-  end_statement(db, ns_listener_thread(l->listener));
+  end_statement(db, ns_listener_thread(l->listener, db));
 }
 
 static bool listener_has_ended(nsh_exchange *m) {
@@ -171,7 +171,7 @@ void nsh_listen_stop(nsh_listen *l, ns_db *db) {
   if (!l->running)
     return;
   while (!listener_has_ended(m) && ns_mono_us() < until) {
-    end_statement(db, ns_listener_thread(l->listener));
+    end_statement(db, ns_listener_thread(l->listener, db));
     ns_sleep_us(STOP_STEP);
   }
 }
