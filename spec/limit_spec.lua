@@ -100,11 +100,12 @@ describe("limits:", function()
       assert(q:limit { running = 2, rate = { 5, "1h" } })
       assert.equal(2, q:limits().counts.running)
       local id = queue_id(queue)
+      local function spent() return sql("SELECT next_at, used FROM nightshift_limit WHERE queue_id = ?", id)[1] end
       sql("UPDATE nightshift_limit SET next_at = 7, used = 3 WHERE queue_id = ?", id)
       assert(q:limit { running = 9, rate = { 5, "1h" } })
-      assert.same({ { next_at = 7, used = 3 } }, sql("SELECT next_at, used FROM nightshift_limit WHERE queue_id = ?", id))
+      assert.same({ next_at = 7, used = 3 }, spent())
       assert(q:limit { running = 9, rate = { 6, "1h" } })
-      assert.same({ { next_at = 0, used = 0 } }, sql("SELECT next_at, used FROM nightshift_limit WHERE queue_id = ?", id))
+      assert.same({ next_at = 0, used = 0 }, spent())
       for _, job in ipairs(jobs) do assert(job:ack()) end
       assert.equal(0, q:limits().counts.running)
     end)
@@ -150,7 +151,8 @@ describe("limits:", function()
       local q, queue = fresh_queue()
       assert(q:limit { running = 5, rate = { 500, 60 }, group = { rate = { 1, "90s" }, ordered = true, fair = true } })
       local row = handle:audit { verb = "limit", limit = 1 }[1]
-      assert.equal(("queue %s: 5 running, 500/1m; each group: 1/90s, ordered; groups take turns"):format(queue), row.what)
+      assert.equal(("queue %s: 5 running, 500/1m; each group: 1/90s, ordered; groups take turns"):format(queue),
+        row.what)
       local _, _, code = handle:transaction(function(tx)
         assert(tx.queue)
         assert(q:limit { running = 6 })
@@ -210,8 +212,8 @@ describe("limits:", function()
       why(second, "for group tenant:7 is stopped until 20", "a job asked for it")
       assert(q:limit { group = { ordered = true } })
       back(queue, "tenant:7", true)
-      fact = why(second, ("waits for job %d, which is before it in ordered group tenant:7; #%d 'a' has been running"):format(
-        first, first))
+      fact = why(second, ("waits for job %d, which is before it in ordered group tenant:7"):format(first),
+        ("; #%d 'a' has been running"):format(first))
       assert.equal(first, fact.before)
       assert(job:ack())
       why(third, ("waits for job %d, which is before it in ordered group tenant:7"):format(second))
@@ -241,8 +243,8 @@ describe("limits:", function()
 
     it("set a limit, show it with its groups, and end it", function()
       local q, queue = fresh_queue()
-      assert.equal(queue .. ": 1 running, 500/1m, backlog 9; each group: 2 running, 10/1s, ordered; groups take turns\n",
-        (run(0, "limit", queue, "--running", "1", "--rate", "500/1m", "--backlog", "9", "--group-running", "2",
+      assert.equal(queue .. ": 1 running, 500/1m, backlog 9; each group: 2 running, 10/1s, ordered; "
+        .. "groups take turns\n", (run(0, "limit", queue, "--running", "1", "--rate", "500/1m", "--backlog", "9", "--group-running", "2",
           "--group-rate", "10/1s", "--ordered", "--fair")))
       run(0, "limit", queue, "--running", "1", "--rate", "5/1m", "--window")
       assert.same({ 5, 60, "window" }, q:limits().rate)

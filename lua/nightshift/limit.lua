@@ -105,7 +105,7 @@ function limit.rate_text(n, span) return ("%d/%s"):format(n, span_text(span)) en
 
 local function add_rate(words, value)
   if value then
-    words[#words + 1] = ("%s%s"):format(limit.rate_text(value.n, value.span), value.window and " in fixed windows" or "")
+    words[#words + 1] = limit.rate_text(value.n, value.span) .. (value.window and " in fixed windows" or "")
   end
 end
 
@@ -183,7 +183,7 @@ end
 local function put(handle, id, name, set)
   local old, message, code = hold(handle, id)
   if old == nil then return nil, message, code end
-  local own, ok = set.group, true
+  local own, ok = set.group, nil
   if old and (old.lifted == 1 or (old.ordered == 1) ~= (own.ordered or false)) then
     ok, message, code = move_back(handle, id, name)
     if not ok then return nil, message, code end

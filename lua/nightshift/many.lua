@@ -136,8 +136,8 @@ end
 -- the verb puts into ready have a later one. Where a queue has a limit, all live jobs are looked at:
 -- no key leads through the backlogs, and claims move jobs there.
 function walks.ready(m, state)
-  local queue = m.wanted.queue
-  if must(filter.call(m.handle, "filter_limited", queue, queue))[1] then return through_jobs(m, state) end
+  local wanted = m.wanted.queue
+  if must(filter.call(m.handle, "filter_limited", wanted, wanted))[1] then return through_jobs(m, state) end
   local last = must(m.handle:now()) + AHEAD
   core.sleep(AHEAD / 1000000)
   through_scheduled(m, state, last)

@@ -6,7 +6,7 @@
 local audit = require "nightshift.audit"
 local core = require "nightshift.core"
 local job = require "nightshift.job"
-local limit = require "nightshift.limit"
+local limits = require "nightshift.limit"
 local options = require "nightshift.options"
 local scope = require("nightshift.failure").scope
 local units = require "nightshift.units"
@@ -299,14 +299,14 @@ end
 function methods:limit(given, extra)
   local handle = live(self, "limit")
   options.no_more("limit", "a table, or nil", extra)
-  return options.values(limit.set(handle, self.name, given))
+  return options.values(limits.set(handle, self.name, given))
 end
 
 --- The limit as it was set, with `counts` of running and waiting jobs; a bare nil: it has none.
 ---@return nightshift.LimitUse|nil
 ---@return string? message
 ---@return string? code
-function methods:limits() return options.values(limit.one(live(self, "limits"), self.name)) end
+function methods:limits() return options.values(limits.one(live(self, "limits"), self.name)) end
 
 scope.watch(methods, { "push", "push_many", "pause", "resume", "limit" })
 

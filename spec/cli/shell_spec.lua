@@ -211,7 +211,8 @@ describe("a command that looks, or changes what is there,", function()
     update = { "1", "--priority", "5" }, ["run-now"] = { "1" }, reprioritise = { "1", "5" },
     move = { "q", "--queue", "r" }, signal = { "1", "1" }, deadline = { "1", "1h" }, status = {}, pause = { "q" },
     resume = { "q" }, ["remove-queue"] = { "q" }, tune = { "--host", "1", "--workers", "1" }, rescue = {},
-    schedules = {}, limit = { "q", "--running", "1" }, limits = {}, adopt = { "map.lua" }, health = {}, audit = {}, top = {}, web = { "--listen", "127.0.0.1:0" },
+    schedules = {}, limit = { "q", "--off" }, limits = {},
+    adopt = { "map.lua" }, health = {}, audit = {}, top = {}, web = { "--listen", "127.0.0.1:0" },
   }
   local TELLS <const> = { doctor = true, health = true } -- by 1, as what they have found
   local folder

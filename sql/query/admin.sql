@@ -84,9 +84,9 @@ WHERE o.queue_id = ? AND o.ukey = n.ukey AND o.job_id = ? AND n.queue_id = ? AND
 
 -- name: admin_limit_back
 -- Params: queue, [[job,run,ready_at,alone,kind],…], of admin_limit_backlog. Keys: PRIMARY of job and
--- of ready. The jobs are ready where they were, below the floors of all.
-INSERT INTO nightshift_ready (queue_id, `rank`, ready_at, job_id, run, alone, kind)
-SELECT STRAIGHT_JOIN ?, j.`rank`, v.ready_at, v.id, v.run, v.alone, v.kind
+-- of ready. The jobs are ready where they were, below the floors of all. ready_at 0: see group.
+INSERT IGNORE INTO nightshift_ready (queue_id, `rank`, ready_at, job_id, run, alone, kind)
+SELECT STRAIGHT_JOIN ?, j.`rank`, IF(v.ready_at = 0, j.due, v.ready_at), v.id, v.run, v.alone, v.kind
 FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]',
   ready_at BIGINT PATH '$[2]', alone INT PATH '$[3]', kind INT UNSIGNED PATH '$[4]')) v
 JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id AND j.run = v.run

@@ -118,7 +118,9 @@ local function count(row, key)
   return row.counts.capped and row.counts.capped[key] and row.counts[key] .. "+" or row.counts[key]
 end
 
-local function used(row) return row.running and ("%d/%d"):format(row.counts.running, row.running) or row.counts.running end
+local function used(row)
+  return row.running and ("%d/%d"):format(row.counts.running, row.running) or row.counts.running
+end
 
 local function remark(row, now)
   local list = {}
