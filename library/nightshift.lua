@@ -316,6 +316,7 @@ function Db:why(id) end
 --- ("2026-11-26T06:00:00Z", UTC), or a duration ("2h") before now
 ---@field parent integer? children of that job
 ---@field tag string? one of its tags
+---@field group string?
 
 ---@class nightshift.JobFilter: nightshift.Filter
 ---@field state nightshift.State? without: every state, by id, roughly the newest first
@@ -583,6 +584,7 @@ function Db:wait_all(ids, wait) end
 ---@field due number|string|nil seconds since 1970, or a text like "2030-01-31T12:00:00Z"; a past one: now
 ---@field max_attempts integer? more than it has spent
 ---@field tags string[]? in the place of all that it has
+---@field group string|false|nil what the limits of groups go by; false: none
 
 --- Changes a job that does not run: what a push has said of it. A ready one is then the last of its
 --- priority. A dead or cancelled job is changed for its retry, but for `due`.

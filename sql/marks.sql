@@ -84,8 +84,8 @@ LEFT(REGEXP_REPLACE(LEFT(SUBSTRING_INDEX({live_error}, CHAR(10 USING utf8mb4), 1
 -- mark: filter_live
 -- Is live job j among the wanted ones? Params, NULL for any: queue id, name, parent, µs of the
 -- oldest push, twice each. Then an error, three times. Then a kind of errors, how that begins,
--- twice, and the kind again. At last a tag, twice. The error of a job is that of its last attempt,
--- as long as failures and crashes count.
+-- twice, and the kind again. Then a tag, twice, and a group, twice. The error of a job is that of
+-- its last attempt, as long as failures and crashes count.
 (? IS NULL OR j.queue_id = ?) AND (? IS NULL OR j.name = ?) AND (? IS NULL OR j.parent = ?)
   AND (? IS NULL OR j.created >= ?)
   AND (? IS NULL OR (j.attempts + j.crashes > 0 AND (SELECT {live_error} = ?
@@ -93,6 +93,7 @@ LEFT(REGEXP_REPLACE(LEFT(SUBSTRING_INDEX({live_error}, CHAR(10 USING utf8mb4), 1
     FROM nightshift_attempt a WHERE a.job_id = j.id AND a.kind <> 'printed'
     ORDER BY a.run DESC LIMIT 1)))
   AND (? IS NULL OR (j.tagged AND EXISTS (SELECT 1 FROM nightshift_tag w WHERE w.job_id = j.id AND w.tag = ?)))
+  AND (? IS NULL OR j.group_key = ?)
 
 -- mark: filter_ended
 -- Is ended job f among the wanted ones? Params: as filter_live; of the time: of the oldest end.
@@ -101,6 +102,7 @@ LEFT(REGEXP_REPLACE(LEFT(SUBSTRING_INDEX({live_error}, CHAR(10 USING utf8mb4), 1
   AND (? IS NULL OR (f.outcome <> 'done' AND ({ended_error} = ?
     OR SUBSTRING_INDEX({ended_error}, CHAR(10 USING utf8mb4), 1) = ? OR (? IS NOT NULL AND LEFT({ended_error}, CHAR_LENGTH(?)) = ? AND {ended_kind} = ?))))
   AND (? IS NULL OR EXISTS (SELECT 1 FROM nightshift_tag w WHERE w.job_id = f.id AND w.tag = ?))
+  AND (? IS NULL OR f.group_key = ?)
 
 -- mark: prunes_with
 -- The root of the tree that ended job f is pruned with; NULL: it goes by itself. Param: the age
@@ -137,7 +139,8 @@ CASE WHEN c.id IS NOT NULL THEN 'running' WHEN j.unmet > 0 OR {awaits} THEN 'wai
 -- mark: listed_columns
 -- The columns of live job j in every listing, besides its id, queue, name and state. Its rank
 -- tells the present priority; the column of that name has the one of the push.
-255 - j.rank AS priority, j.run, j.attempts, j.polls, j.crashes, j.max_attempts, j.created, j.due, j.parent
+255 - j.rank AS priority, j.run, j.attempts, j.polls, j.crashes, j.max_attempts, j.created, j.due, j.parent,
+  j.group_key AS `group`
 
 -- mark: ended_holder
 -- Behind the FROM of an ended job f, or of an attempt: its holder.
@@ -157,7 +160,7 @@ COALESCE(eh.pid, ep.pid)
 f.id, q.name AS queue, f.name, f.outcome AS state,
   f.priority, f.run, f.attempts, f.polls, f.crashes, f.max_attempts,
   f.created, f.parent, f.finished_at, f.reason, LEFT(f.error, 300) AS error,
-  f.started, {ended_host} AS host, CAST(f.worker AS SIGNED) AS worker
+  f.started, {ended_host} AS host, CAST(f.worker AS SIGNED) AS worker, f.group_key AS `group`
 
 -- mark: live_columns
 -- The columns of live job j in queue q, with its claim c, in a listing of all states. An

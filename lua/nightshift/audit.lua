@@ -85,7 +85,7 @@ end
 
 -- ------------------------------------------------------------------------- texts
 
-local CONDITIONS <const> = { "state", "queue", "name", "tag", "error", "since", "parent" }
+local CONDITIONS <const> = { "state", "queue", "name", "tag", "group", "error", "since", "parent" }
 
 local function instant(since) return since.at and units.instant(since.at / 1000000)
   or units.span(since.ago / 1000000) .. " ago" end

@@ -46,10 +46,11 @@ filter.CONDITIONS = {
   since = since,
   parent = options.integer(1, math.maxinteger),
   tag = options.text,
+  group = options.text,
 }
 
 --- How many values the marks take.
-filter.VALUES = 17
+filter.VALUES = 19
 
 filter.ENDED = { done = true, dead = true, cancelled = true }
 
@@ -100,10 +101,10 @@ function filter.bind(handle, given)
   end
   local name, parent, error = given.name or null, given.parent or null, given.error or null
   local bound, kind = from or null, given.error and may_be_kind(given.error) and given.error or null
-  local tag = given.tag or null
+  local tag, group = given.tag or null, given.group or null
   local begin = given.error and given.error:match "^[^#]*" or null
   return { queue, queue, name, name, parent, parent, bound, bound, error, error, error, kind, begin, begin, kind,
-    tag, tag, n = filter.VALUES, queue = queue, since = from or 0 }
+    tag, tag, group, group, n = filter.VALUES, queue = queue, since = from or 0 }
 end
 
 --- Runs a statement; among the parameters a bound filter stands for all of its values.

@@ -221,10 +221,11 @@ local function update_made(handle, id, values, make)
 end
 
 --- Changes what a push has said about a job, or about all of a filter: {payload =, set =, queue =,
--- priority =, due =, max_attempts =, tags =}. A ready job is then the last of its priority. A
--- running one is STATE, and so is a done one. A dead or cancelled job is changed for its retry.
--- `nightshift.null` is the payload null. A payload that is a function gets the old one, and the
--- job, and gives the new one; nil: the job stays. `set` is a merge patch of the payload, RFC 7396.
+-- priority =, due =, max_attempts =, tags =, group =}. A ready job is then the last of its priority.
+-- A running one is STATE, and so is a done one. A dead or cancelled job is changed for its retry.
+-- `nightshift.null` is the payload null; `false` is no group. A payload that is a function gets the
+-- old one, and the job, and gives the new one; nil: the job stays. `set` is a merge patch of the
+-- payload, RFC 7396.
 ---@param id integer|table
 ---@param given table
 ---@param opts {rate: number?, retry: boolean?}? with a filter; retry: they run again

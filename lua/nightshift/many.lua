@@ -201,7 +201,8 @@ function many.read(name, given)
   local checked, message, code = options.read(name, given, checks)
   if not checked then return nil, message, code end
   if not checked.state and not filter.restricts(checked) then
-    raise("%s wants a job's id, or a filter with at least one of state, queue, name, tag, error, since, parent", name)
+    raise("%s wants a job's id, or a filter with at least one of state, queue, name, tag, group, error, since, "
+      .. "parent", name)
   end
   if checked.retry and not filter.ENDED[checked.state] then
     raise("%s: retry wants the state dead or cancelled", name)

@@ -482,6 +482,7 @@ options.UPDATE = {
   due = options.instant,
   max_attempts = options.COUNT,
   tags = tags,
+  group = function(value, what) return value == false and "" or group(value, what) end,
   set = options.typed "table", -- change.lua makes a function of it, so it is never read
 }
 

@@ -254,10 +254,11 @@ describe("update", function()
     for place, push in pairs(places) do
       local id = assert(push())
       assert.is_true(handle:update(id, { payload = { x = place }, queue = "other", priority = 200, max_attempts = 3,
-        tags = { "b", "a", "b" }, due = at }), place)
+        tags = { "b", "a", "b" }, group = "g", due = at }), place)
       local info = handle:job(id)
-      assert.same({ { x = place }, "other", 200, 3, at + 0.0, { "a", "b" } },
-        { info.payload, info.queue, info.priority, info.max_attempts, info.due, { table.unpack(info.tags) } }, place)
+      assert.same({ { x = place }, "other", 200, 3, at + 0.0, { "a", "b" }, "g" },
+        { info.payload, info.queue, info.priority, info.max_attempts, info.due, { table.unpack(info.tags) },
+          info.group }, place)
       assert.equal("DUPLICATE", select(3, handle:queue "other":push("a", 1, { unique = "k" })))
       assert(handle:delete(assert(q:push("a", 1, { unique = "k", delay = 60 })))) -- the key is free in the old one
       if place == "paused" then assert(handle:resume(id)) end
@@ -537,6 +538,32 @@ describe("groups", function()
         told = function(job) return job.group == nil end }
     ]], { "--drain", "--queues", "w" })))
     assert.equal("true\tNULL", db.sql("SELECT result, group_key FROM nightshift_history WHERE name = 'told'", name))
+  end)
+
+  it("are changed, and taken away, while a job waits and for its retry", function()
+    local after = { assert(q:push("x", 1)) }
+    for place, given in pairs { ready = {}, later = { delay = 60 }, behind = { after = after } } do
+      given.group = "old"
+      local id = assert(q:push("a", 1, given))
+      assert(handle:update(id, { priority = 7 }))
+      assert.equal("old", group_of(id), place)
+      assert(handle:update(id, { group = "new" }))
+      assert.equal("new", group_of(id), place)
+      assert(handle:update(id, { group = false }))
+      assert.is_nil(group_of(id), place)
+      assert(handle:cancel(id))
+      assert(handle:update(id, { group = " " }))
+      assert(handle:update(id, { priority = 9 }))
+      assert(handle:retry(id))
+      assert.equal(" ", group_of(id), place)
+    end
+    assert(handle:update({ name = "a", state = "ready" }, { group = "of many" }))
+    assert.equal("3", db.sql("SELECT COUNT(*) FROM nightshift_jobs WHERE group_key = 'of many'", name))
+    for _, bad in ipairs { "", "a\nb", ("x"):rep(191) } do
+      assert.equal("INVALID", select(3, handle:update(1, { group = bad })))
+    end
+    assert.has_error(function() handle:update(1, { group = true }) end)
+    assert.matches("%d: group$", handle:audit({ verb = "update" })[3].what)
   end)
 
   it("cost no statement, and a push without one what it did", function()

@@ -199,6 +199,41 @@ describe("a filter", function()
     assert.same({ ids[2], ids[1] }, list { tag = "a", state = "done" })
   end)
 
+  it("finds jobs of a group, wherever they are", function()
+    local ids = {}
+    for i, group in ipairs { "a", "a ", "A", "a", "b" } do
+      ids[i] = assert(q:push(i == 4 and "late" or "job", i, { group = group, delay = i == 4 and 60 or nil }))
+    end
+    assert(q:push("job", 6))
+    local function list(given)
+      local found = {}
+      for i, row in ipairs(assert(handle:jobs(given))) do
+        assert.equal(given.group, row.group)
+        found[i] = row.id
+      end
+      return found
+    end
+    assert.same({ ids[4], ids[1] }, list { group = "a" })
+    assert.same({ ids[1] }, list { group = "a", state = "ready", queue = "q" })
+    assert.same({ ids[4] }, list { group = "a", state = "scheduled" })
+    assert.same({ ids[2] }, list { group = "a " })
+    assert.same({}, list { group = "%" })
+    assert.same(counts(1), handle:run_now { group = "a" })
+    assert.same(counts(2), handle:reprioritise({ group = "a" }, 7))
+    assert.same(counts(2), handle:move { group = "a", to = "there" })
+    local job = assert(handle:queue "there":claim())
+    assert.same({ job.id }, list { group = "a", state = "running" })
+    assert.same(counts(2), handle:cancel { group = "a" })
+    assert.same({ ids[4], ids[1] }, list { group = "a" })
+    assert.same({ ids[4], ids[1] }, list { group = "a", queue = "there" })
+    assert.equal(2, #list { group = "a", state = "cancelled" })
+    assert.same(counts(2), handle:retry { group = "a", state = "cancelled" })
+    assert.equal(1, handle:delete({ group = "a", state = "ready", name = "late" }).changed)
+    assert.same({ ids[1] }, list { group = "a" })
+    assert.same(counts(1), handle:update({ group = "b" }, { group = "c" }))
+    assert.same({ ids[5] }, list { group = "c" })
+  end)
+
   it("is refused without a condition, with a state that cannot be, in a transaction", function()
     for _, verb in ipairs { "retry", "cancel", "run_now", "delete" } do
       assert.error_matches(function() handle[verb](handle, {}) end, verb .. " wants a job's id, or a filter with")

@@ -391,19 +391,21 @@ SET STATEMENT innodb_lock_wait_timeout=0 FOR
 DELETE FROM nightshift_scheduled WHERE run_at = ? AND job_id = ?
 
 -- name: admin_update
--- Params: runs more, queue, rank, priority, due, the same for wish, max_attempts, payload, tagged,
--- job; of priority to tagged NULL: as it is. Key: PRIMARY of job, locked by admin_lock.
+-- Params: runs more, queue, rank, priority, due, the same for wish, max_attempts, payload, tagged;
+-- whether the group changes, group or NULL; job. Of priority to tagged NULL: as it is. Key: PRIMARY
+-- of job, locked by admin_lock.
 UPDATE nightshift_job SET run = run + ?, queue_id = ?, rank = ?,
   priority = COALESCE(?, priority), due = COALESCE(?, due), wish = COALESCE(?, wish),
   max_attempts = COALESCE(?, max_attempts), payload = COALESCE(?, payload),
-  tagged = COALESCE(?, tagged)
+  tagged = COALESCE(?, tagged), group_key = IF(?, ?, group_key)
 WHERE id = ?
 
 -- name: admin_update_past
--- Params: queue, priority, max_attempts, payload, job; of the last three before it NULL: as it is.
--- Key: PRIMARY of finished, locked by admin_finished.
+-- Params: queue, priority, max_attempts, payload; whether the group changes, group or NULL; job. Of
+-- priority to payload NULL: as it is. Key: PRIMARY of finished, locked by admin_finished.
 UPDATE nightshift_finished SET queue_id = ?, priority = COALESCE(?, priority),
-  max_attempts = COALESCE(?, max_attempts), payload = COALESCE(?, payload)
+  max_attempts = COALESCE(?, max_attempts), payload = COALESCE(?, payload),
+  group_key = IF(?, ?, group_key)
 WHERE id = ?
 
 -- name: audit_add

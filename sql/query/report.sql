@@ -234,7 +234,7 @@ WHERE kind = 'host' AND dead IS NULL AND boot_id LIKE CONCAT(?, ' %')
 (SELECT {live_columns}, NULL AS finished_at, NULL AS reason, NULL AS error, NULL AS started,
         NULL AS host, NULL AS worker
  FROM (SELECT id, queue_id, name, unmet, due, rank, run, attempts, polls,
-              crashes, max_attempts, created, parent, waits, awaits, paused
+              crashes, max_attempts, created, parent, waits, awaits, paused, group_key
        FROM nightshift_job j
        WHERE {filter_live}
        ORDER BY id DESC LIMIT ?) j
@@ -243,7 +243,7 @@ WHERE kind = 'host' AND dead IS NULL AND boot_id LIKE CONCAT(?, ' %')
 UNION ALL
 (SELECT f.id, q.name, f.name, f.outcome,
         f.priority, f.run, f.attempts, f.polls, f.crashes, f.max_attempts,
-        f.created, NULL, f.parent, NULL, NULL, NULL, f.finished_at, f.reason, LEFT(f.error, 300),
+        f.created, NULL, f.parent, f.group_key, NULL, NULL, NULL, f.finished_at, f.reason, LEFT(f.error, 300),
         f.started, {ended_host}, CAST(f.worker AS SIGNED)
  FROM nightshift_finished f
  JOIN nightshift_queue q ON q.id = f.queue_id

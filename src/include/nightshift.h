@@ -352,6 +352,7 @@ typedef struct ns_change {
   int64_t due;          /* µs since 1970; -1: as it is */
   int64_t max_attempts; /* -1: as it is */
   ns_bytes tags;        /* as of ns_push, or "[]"; absent: as they are */
+  ns_bytes group;       /* as of ns_push, or "": none; absent: as it is */
 } ns_change;
 
 ns_change ns_change_new(void);

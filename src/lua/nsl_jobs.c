@@ -150,13 +150,15 @@ static const nsl_field change_fields[] = {
     {"due", NSL_INT, offsetof(ns_change, due)},
     {"max_attempts", NSL_INT, offsetof(ns_change, max_attempts)},
     {"tags", NSL_BYTES, offsetof(ns_change, tags)},
+    {"group", NSL_BYTES, offsetof(ns_change, group)},
     {NULL, NSL_ANY, 0}};
 
 /***
 Changes a job that does not run.
 @function db:update
 @tparam integer id
-@tparam table change json, queue, priority, due (µs since 1970), max_attempts, tags
+@tparam table change json, queue, priority, due (µs since 1970), max_attempts, tags,
+group: "" is none
 @tparam[opt] boolean ended only when it has ended; false: only when it has not
 @tparam[opt=0] integer run only in this run
 @tparam[opt] string payload only while its payload is this text

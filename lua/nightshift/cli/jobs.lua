@@ -33,6 +33,7 @@ local function define_conditions(command)
   command:option("--queue", "Only of this queue.")
   define_more_conditions(command)
   command:option("--tag", "Only with this tag.")
+  command:option("--group", "Only of this group.")
 end
 
 local function number(text)
@@ -114,6 +115,8 @@ function jobs.define(parser)
   update:option("--queue", "With ids: move them there. Without: only of this queue. Default: as it is, or all.")
   update:option("--tag", "With ids: a tag, in the place of all that it has; up to 16; an empty one: none. Without: "
     .. "only with this tag. Default: as they are, or all."):count "*"
+  update:option("--group", "With ids: what the limits of groups go by; an empty one: none. Without: only of this "
+    .. "group. Default: as it is, or all.")
   update:option("--state", "All in this state. Default: scheduled, ready and waiting."):choices(CHANGED)
   define_more_conditions(update)
   define_pace(update)
@@ -383,7 +386,7 @@ local function each_id(args, done, verb, more)
   return told.finish()
 end
 
-local NAMES = "--state, --queue, --name, --tag, --error, --since, --parent"
+local NAMES = "--state, --queue, --name, --tag, --group, --error, --since, --parent"
 
 --- The conditions of `args`; nil: there are none.
 local function filter_of(args)
@@ -449,7 +452,8 @@ local function on_jobs(args, name, done, make_verb, make_more)
 end
 
 function commands.retry(args)
-  if adopt.wanted(args, {}, { "state", "queue", "name", "tag", "error", "since", "parent", "rate", "tree" }) then
+  if adopt.wanted(args, {}, { "state", "queue", "name", "tag", "group", "error", "since", "parent", "rate",
+    "tree" }) then
     return adopt.retry(args)
   end
   local was_done = {}
@@ -484,7 +488,7 @@ function commands.delete(args)
   end)
 end
 
---- The values that are to be different. Without ids a queue and a tag are conditions.
+--- The values that are to be different. Without ids a queue, a tag and a group are conditions.
 local function change_of(args)
   local given, by_id = {}, #args.id > 0
   for _, key in ipairs { "queue", "priority", "due", "max_attempts" } do
@@ -495,6 +499,10 @@ local function change_of(args)
   if by_id and #args.tag > 0 then
     given.tags = #args.tag == 1 and args.tag[1] == "" and {} or args.tag
     context.checked(options.UPDATE.tags, given.tags, "--tag")
+  end
+  if by_id and args.group then
+    given.group = args.group ~= "" and args.group
+    context.checked(options.UPDATE.group, given.group, "--group")
   end
   if args.payload then given.payload = context.json(args.payload, "the payload") end
   if args.set then
@@ -509,7 +517,7 @@ end
 function commands.update(args)
   local what, tags = change_of(args), args.tag
   if #args.id > 0 then
-    args.queue, args.tag = nil, nil
+    args.queue, args.tag, args.group = nil, nil, nil
     if filter_of(args) then context.fail(context.USAGE, "give either job ids or a filter (%s)", NAMES) end
     if args.rate or args.retry then context.fail(context.USAGE, "--rate and --retry want a filter") end
     local db <close> = context.connect(args)

@@ -182,7 +182,7 @@ local function ended(handle, given, wanted, limit)
   local function last_of(look)
     return handle:execute("@report_jobs_ended_from", state, wanted.since, at, at, id, look - 1)
   end
-  if given.name or given.error then return among_last(listed, last_of, wanted, limit) end
+  if given.name or given.error or given.group then return among_last(listed, last_of, wanted, limit) end
   if given.queue then return of_queue(listed, last_of, wanted, limit, GLANCE) end
   list, message, code = listed(wanted.since, core.null, limit)
   if not list then return nil, message, code end
@@ -193,7 +193,7 @@ end
 local function has_key(given)
   if given.after then return false end
   if not filter.restricts(given) or given.state == "running" then return true end
-  return given.state == "ready" and given.queue and not (given.name or given.error or given.since)
+  return given.state == "ready" and given.queue and not (given.name or given.error or given.group or given.since)
 end
 
 --- Lists jobs; a queue that does not exist has none. Where no key leads to the wanted jobs they

@@ -183,6 +183,7 @@ local READ <const> = {
     for tag in (text == "-" and "" or text):gmatch "[^,]+" do list[#list + 1] = tag:match "^%s*(.-)%s*$" end
     return list
   end,
+  group = function(text) return text ~= "-" and text end,
 }
 
 --- The changes of a form: its fields that are not empty.
@@ -322,6 +323,9 @@ of at most $(job.max_polls)
 $(h.link("/jobs", { tag = tag }, tag, "chip"))
 # end
 </dd>
+# end
+# if job.group then
+<dt>Group</dt><dd>$(h.link("/jobs", { group = job.group }, job.group, "chip"))</dd>
 # end
 # if job.unique then
 <dt>Unique key</dt><dd><code>$(job.unique)</code></dd>
@@ -467,6 +471,8 @@ placeholder="2030-01-31T12:00:00Z"></div>
 name="max_attempts" type="number" min="1" placeholder="$(job.max_attempts)"></div>
 <div class="field"><label for="job-tags">Tags, with commas; "-": none</label><input id="job-tags"
 name="tags" placeholder="$(job.tags and table.concat(job.tags, ", "))"></div>
+<div class="field"><label for="job-group">Group; "-": none</label><input id="job-group"
+name="group" maxlength="190" placeholder="$(job.group)" autocapitalize="none"></div>
 <button class="button">Change</button>
 </form>
 <form method="post" action="$(h.url("/jobs/" .. job.id .. "/change"))" class="toolbar">

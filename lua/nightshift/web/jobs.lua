@@ -15,7 +15,7 @@ local options = require "nightshift.options"
 local runs = require "nightshift.web.runs"
 
 local STATES <const> = { "running", "ready", "scheduled", "waiting", "done", "dead", "cancelled" }
-local KEYS <const> = { "state", "queue", "name", "tag", "error", "since", "parent" }
+local KEYS <const> = { "state", "queue", "name", "tag", "group", "error", "since", "parent" }
 local SIZES <const> = { 25, 50, 100, 200 } -- rows of a page
 local ROWS <const> = 50
 local COUNTING <const>, COUNTING_ON <const> = 0.03, 0.8 -- seconds, and when more is asked for
@@ -92,6 +92,7 @@ local function in_words(given, kind)
   if given.queue then text = ("%s of the queue '%s'"):format(text, given.queue) end
   if given.name then text = ("%s named '%s'"):format(text, given.name) end
   if given.tag then text = ("%s with the tag '%s'"):format(text, given.tag) end
+  if given.group then text = ("%s of the group '%s'"):format(text, given.group) end
   if given.error then text = ("%s with the error '%s'"):format(text, given.error) end
   if given.parent then text = ("%s that are children of job %d"):format(text, given.parent) end
   if given.since then text = ("%s since %s"):format(text, given.since) end
@@ -379,6 +380,8 @@ value="$(given.queue)" maxlength="64" autocapitalize="none"></div>
 value="$(given.name)" maxlength="100" autocapitalize="none"></div>
 <div class="field"><label for="jobs-tag">Tag</label><input id="jobs-tag" name="tag"
 value="$(given.tag)" maxlength="64" autocapitalize="none"></div>
+<div class="field"><label for="jobs-group">Group</label><input id="jobs-group" name="group"
+value="$(given.group)" maxlength="190" autocapitalize="none"></div>
 <div class="field wide"><label for="jobs-error">Error</label><input id="jobs-error" name="error"
 value="$(given.error)" placeholder="the whole text, its first line, or its kind"></div>
 <div class="field"><label for="jobs-since">Since</label><input id="jobs-since" name="since"

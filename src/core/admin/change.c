@@ -160,7 +160,7 @@ ns_status ns_delete_if(ns_db *db, int64_t id, bool ended, ns_err *err) {
 
 ns_change ns_change_new(void) {
   return (ns_change){.payload = NS_NONE, .queue = NS_NONE, .priority = -1, .due = -1,
-                     .max_attempts = -1, .tags = NS_NONE};
+                     .max_attempts = -1, .tags = NS_NONE, .group = NS_NONE};
 }
 
 typedef struct update {
@@ -258,6 +258,10 @@ static bool has_tags(ns_bytes tags) {
   return tags.p != NULL && tags.n > strlen("[]");
 }
 
+static ns_value new_group(const ns_change *c) {
+  return c->group.n > 0 ? ns_vtext(c->group) : ns_vnull;
+}
+
 /* In the place of the ones that it has. */
 static ns_status write_tags(ns_db *db, int64_t id, ns_bytes tags, ns_err *err) {
   char text[32];
@@ -300,7 +304,7 @@ static ns_status write_live(ns_db *db, ns_admin_work *w, const update *u, ns_err
                               optional(c->priority), c->due >= 0 ? ns_vint(w->now.due) : ns_vnull,
                               optional(c->due), optional(c->max_attempts), ns_vopt(c->payload),
                               c->tags.p != NULL ? ns_vint(has_tags(c->tags)) : ns_vnull,
-                              ns_vint(w->id)},
+                              ns_vint(c->group.p != NULL), new_group(c), ns_vint(w->id)},
                  err);
   if (st == NS_OK)
     st = write_tags(db, w->id, c->tags, err);
@@ -321,7 +325,8 @@ static ns_status write_past(ns_db *db, const ns_admin_work *w, const update *u, 
   st = ns_db_run(db, NS_SQL_ADMIN_UPDATE_PAST,
                  (ns_value[]){ns_vint(u->queue_id != 0 ? u->queue_id : w->then.queue_id),
                               optional(c->priority), optional(c->max_attempts),
-                              ns_vopt(c->payload), ns_vint(w->id)},
+                              ns_vopt(c->payload), ns_vint(c->group.p != NULL), new_group(c),
+                              ns_vint(w->id)},
                  err);
   return st == NS_OK ? write_tags(db, w->id, c->tags, err) : st;
 }
@@ -356,6 +361,8 @@ static ns_status check_change(ns_db *db, const ns_change *c, ns_err *err) {
   p.queue = c->queue;
   if (has_tags(c->tags))
     p.tags = c->tags;
+  if (c->group.n > 0)
+    p.group = c->group;
   if (c->priority >= 0)
     p.priority = c->priority < 256 ? (int)c->priority : 256;
   if (c->max_attempts >= 0)
@@ -379,6 +386,8 @@ static ns_bytes told_change(const ns_change *c, char *room, size_t size) {
     ns_buf_addf(&text, ", max_attempts %lld", (long long)c->max_attempts);
   if (c->tags.p != NULL)
     ns_buf_adds(&text, ", tags");
+  if (c->group.p != NULL)
+    ns_buf_adds(&text, ", group");
   n = text.n > 2 && text.n - 2 < size ? text.n - 2 : 0;
   if (n > 0)
     memcpy(room, text.p + 2, n);
