@@ -243,9 +243,10 @@ describe("limits:", function()
 
     it("set a limit, show it with its groups, and end it", function()
       local q, queue = fresh_queue()
-      assert.equal(queue .. ": 1 running, 500/1m, backlog 9; each group: 2 running, 10/1s, ordered; "
-        .. "groups take turns\n", (run(0, "limit", queue, "--running", "1", "--rate", "500/1m", "--backlog", "9", "--group-running", "2",
-          "--group-rate", "10/1s", "--ordered", "--fair")))
+      local out = run(0, "limit", queue, "--running", "1", "--rate", "500/1m", "--backlog", "9", "--group-running", "2",
+        "--group-rate", "10/1s", "--ordered", "--fair")
+      assert.equal(queue .. ": 1 running, 500/1m, backlog 9; each group: 2 running, 10/1s, ordered; groups take turns\n",
+        out)
       run(0, "limit", queue, "--running", "1", "--rate", "5/1m", "--window")
       assert.same({ 5, 60, "window" }, q:limits().rate)
       assert(q:push_many { { "a" }, { "a" }, { "a" } })
@@ -253,7 +254,7 @@ describe("limits:", function()
       assert(q:claim())
       assert(q:limit { running = 1 })
       back(queue, "tenant:7")
-      local out = run(0, "limits", queue)
+      out = run(0, "limits", queue)
       assert.matches("\n" .. queue .. " +1/1 +2 +1 +1 running +1 of 1 running\n", out)
       assert.matches("\nGROUP +RUNNING +WAITING.*\ntenant:7 +0 +2", out)
       assert.same({ 2, 1 }, { q:stats().ready, q:stats().running })

@@ -183,11 +183,12 @@ end
 local function put(handle, id, name, set)
   local old, message, code = hold(handle, id)
   if old == nil then return nil, message, code end
-  local own, ok = set.group, nil
+  local own = set.group
   if old and (old.lifted == 1 or (old.ordered == 1) ~= (own.ordered or false)) then
-    ok, message, code = move_back(handle, id, name)
-    if not ok then return nil, message, code end
+    local moved, why, kind = move_back(handle, id, name)
+    if not moved then return nil, why, kind end
   end
+  local ok
   local n, span, window = values(set.rate)
   local group_n, group_span, group_window = values(own.rate)
   ok, message, code = ask(handle, "admin_limit_put", id, set.running or core.null, n, span, window,
