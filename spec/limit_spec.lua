@@ -245,8 +245,8 @@ describe("limits:", function()
       local q, queue = fresh_queue()
       local out = run(0, "limit", queue, "--running", "1", "--rate", "500/1m", "--backlog", "9", "--group-running", "2",
         "--group-rate", "10/1s", "--ordered", "--fair")
-      assert.equal(queue .. ": 1 running, 500/1m, backlog 9; each group: 2 running, 10/1s, ordered; groups take turns\n",
-        out)
+      assert.equal(queue
+        .. ": 1 running, 500/1m, backlog 9; each group: 2 running, 10/1s, ordered; groups take turns\n", out)
       run(0, "limit", queue, "--running", "1", "--rate", "5/1m", "--window")
       assert.same({ 5, 60, "window" }, q:limits().rate)
       assert(q:push_many { { "a" }, { "a" }, { "a" } })
