@@ -137,7 +137,7 @@ end
 -- no key leads through the backlogs, and claims move jobs there.
 function walks.ready(m, state)
   local wanted = m.wanted.queue
-  if must(filter.call(m.handle, "filter_limited", wanted, wanted))[1] then return through_jobs(m, state) end
+  if must(filter.call(m.handle, "report_limit_any", wanted, wanted))[1] then return through_jobs(m, state) end
   local last = must(m.handle:now()) + AHEAD
   core.sleep(AHEAD / 1000000)
   through_scheduled(m, state, last)

@@ -34,10 +34,6 @@ WHERE l.first < {end}
 SELECT COALESCE((SELECT MAX(id) FROM nightshift_job), 0) AS id,
   COALESCE((SELECT MAX(run_at) FROM nightshift_scheduled), 0) AS run_at, {now} AS now
 
--- name: filter_limited
--- Params: queue twice, NULL: any. Index: limit, all rows. A row: a wanted queue has a limit.
-SELECT queue_id FROM nightshift_limit WHERE ? IS NULL OR queue_id = ? LIMIT 1
-
 -- name: filter_live
 -- Params: [id,…], state or NULL twice, filter. Index: job PRIMARY, one row at a time; all leases,
 -- once.

@@ -484,6 +484,10 @@ WHERE r.kind NOT IN (SELECT CRC32(v.name)
   AND (? IS NULL OR JSON_CONTAINS(?, JSON_QUOTE(q.name)))
 GROUP BY q.name, j.name ORDER BY n DESC, q.name, j.name LIMIT 20
 
+-- name: report_limit_any
+-- Params: queue twice, NULL: any. Index: limit, all rows. A row: a wanted queue has a limit.
+SELECT queue_id FROM nightshift_limit WHERE ? IS NULL OR queue_id = ? LIMIT 1
+
 -- name: report_limit_groups
 -- The groups of a queue with the most jobs among the first of its backlog. Params: queue's name, how
 -- many jobs are looked at, how many groups. Index: key name of queue; PRIMARY of limit, of backlog, a
