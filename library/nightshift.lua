@@ -508,6 +508,19 @@ function Db:deadline(id, deadline, opts) end
 ---@field ready integer
 ---@field total integer
 
+---@class nightshift.Children: nightshift.Progress
+---@field gone integer? pruned ones
+---@field estimated true? there are more than 10,000: the states are those of a sample, and `total` is exact
+---@field more true? there are more than 100,000, which `total` stops at
+
+--- How many children of a job are in which state. It takes some 50 ms at most, however many there
+--- are.
+---@param id integer
+---@return nightshift.Children? counts
+---@return string? message
+---@return nightshift.Code? code `NOT_FOUND`
+function Db:children(id) end
+
 --- How many jobs at or below it are in which state. Pruned jobs are not counted.
 ---@param id integer
 ---@return nightshift.Progress? counts
@@ -771,6 +784,40 @@ function Db:slots() end
 ---@return string? message
 ---@return nightshift.Code? code
 function Db:stats() end
+
+---@class nightshift.ScaleTotal
+---@field ready integer jobs that may be claimed
+---@field counted_ago number seconds since `ready` was counted: more than 0 where a queue has more than 1,000
+---@field scheduled integer
+---@field running integer claimed jobs
+---@field waiting integer
+---@field approximate table<nightshift.State, true>? counts that may be larger
+---@field oldest_age number seconds that the oldest ready job has been ready; 0: none is
+---@field rate_in number jobs a second that were pushed in the last five minutes, not those of SQL
+---@field rate_out number jobs a second that were done or dead in the last five minutes
+---@field run number? seconds that a run takes, the mean of five minutes or of an hour; nil: none has ended
+---@field drain_seconds number? until the ready jobs are done, with the workers there are; nil: not known
+---@field workers integer of live hosts that may take such jobs
+---@field busy integer of these, those that run a job of any queue
+---@field wanted integer workers that keep up with what comes, and are done with `ready` within the target
+
+---@class nightshift.ScaleRow: nightshift.ScaleTotal
+---@field name string
+---@field paused boolean
+
+---@class nightshift.Scale
+---@field at number instant
+---@field target number seconds
+---@field queues nightshift.ScaleRow[] in the order that was asked for, or by name
+---@field total nightshift.ScaleTotal `oldest_age` and `drain_seconds` are the largest; `workers` counts each once
+
+--- For autoscalers: how much waits in queues, how fast jobs come and go, how long the rest
+--- takes. And how many workers would be done with it in time.
+---@param opts {queues: string[]?, target: nightshift.Duration?}? queues: names, nil: all; target: "60s" if nil
+---@return nightshift.Scale? found
+---@return string? message
+---@return nightshift.Code? code `NOT_FOUND`, `INVALID`
+function Db:scale(opts) end
 
 ---@class nightshift.Bucket
 ---@field at number instant that it begins at

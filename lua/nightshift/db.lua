@@ -21,6 +21,7 @@ local flow = later(function() return require "nightshift.flow" end)
 local hosts = later(function() return require "nightshift.report.hosts" end)
 local report = later(function() return require "nightshift.report" end)
 local retention = later(function() return require "nightshift.retention" end)
+local scale = later(function() return require "nightshift.report.scale" end)
 local schedule = later(function() return require "nightshift.schedule" end)
 local series = later(function() return require "nightshift.report.series" end)
 local source = later(function() return require "nightshift.source.table" end)
@@ -193,6 +194,19 @@ end
 ---@return string? code
 function methods:stats()
   return report().stats(live(self, "stats"))
+end
+
+--- For autoscalers: of each queue how much waits, how fast jobs come and go, how long the
+-- rest takes. And how many workers would be done with it within `target` seconds (60).
+---@param opts {queues: string[]?, target: number|string|nil}? queues: their names; nil: all
+---@return nightshift.Scale|nil
+---@return string? message
+---@return string? code
+function methods:scale(opts)
+  local handle = live(self, "scale")
+  local given, message, code = options.read("scale", opts, scale().OPTIONS)
+  if not given then return nil, message, code end
+  return options.values(scale().look(handle, given))
 end
 
 local HOUR <const>, SPANS = 3600, { [3600] = true, [86400] = true, [604800] = true }

@@ -11,6 +11,7 @@ local later, raise = options.later, options.raise
 
 local change = later(function() return require "nightshift.change" end)
 local many = later(function() return require "nightshift.many" end)
+local reading = later(function() return require "nightshift.report.tree" end)
 local report = later(function() return require "nightshift.report" end)
 local why = later(function() return require "nightshift.report.why" end)
 
@@ -320,6 +321,24 @@ end
 ---@return string? code
 function methods:progress(id)
   return live(self, "progress"):progress(check_id("progress", id))
+end
+
+--- How many children of a job are in which state, and `total`. With more than 10,000 the states are
+-- those of a sample, and `estimated` is true. A total of 100,000 may be larger, and `more` is true.
+---@param id integer
+---@return nightshift.Children|nil
+---@return string? message
+---@return string? code
+function methods:children(id)
+  local handle, whole = live(self, "children"), check_id("children", id)
+  local counts, message, code = reading().children(handle, whole)
+  if not counts then return nil, message, code end
+  if counts.total == 0 then
+    local found
+    found, message, code = reading().job(handle, whole)
+    if not found then return nil, message, code end
+  end
+  return counts
 end
 
 --- Gives a live job another priority; a ready one is then the last of its priority. `tree`: all

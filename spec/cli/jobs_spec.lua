@@ -451,6 +451,25 @@ describe("queues and jobs:", function()
     end)
   end)
 
+  describe("scale", function()
+    it("shows queues and all of them, and refuses one that there is not", function()
+      local name = fresh_name()
+      ok { "push", name, "a" }
+      local text = ok { "scale", name }
+      assert.matches("^QUEUE +READY .* DRAIN +WORKERS +BUSY +WANTED\n", text)
+      assert.matches("\n" .. name .. " +1 +0 +0 +[%d.]+s +0%.0 +0%.0 +%? +%? +0 +0 +1\n$", text)
+      ok { "push", fresh_name(), "a" }
+      assert.matches("\nall +%d", ok { "scale" })
+      local found = nightshift.decode(ok { "scale", name, "--target", "2m", "--json" })
+      assert.same({ 120, 1, nightshift.null, 1 },
+        { found.target, found.total.ready, found.queues[1].drain_seconds, found.total.wanted })
+      fails(1, { "scale", name .. "x" }, "there is no queue '" .. name .. "x'; did you mean 'cli")
+      fails(2, { "scale", "--target", "soon" }, "--target")
+      db:queue(name):claim():ack()
+      assert.equal(0, nightshift.decode(ok { "scale", name, "--json" }).total.wanted)
+    end)
+  end)
+
   describe("prune", function()
     it("shows the numbers and wants --yes", function()
       local q = db:queue(fresh_name())

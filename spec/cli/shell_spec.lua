@@ -680,6 +680,7 @@ describe("--json", function()
     eventually(function() return #assert(handle:slots()) == 1 end)
     try("pause", 0, { "pause", "mail", told, "--name", "good", "--all" })
     try("status", 0, { "status" })
+    try("scale", 0, { "scale", "mail" })
     try("status --series", 0, { "status", "--series", "1h", "--queue", "mail" })
     for _, one in ipairs { long, unknown } do
       try("show", 0, { "show", one })

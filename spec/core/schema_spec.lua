@@ -507,7 +507,7 @@ describe("the plan of", function()
 
   for name, found in pairs {
     report_tree_below = { "c", { "[100,101]" } }, admin_tree_children = { "c", { "[100]" } },
-    report_tree_rest = { "nightshift_child", { 100, 0 } },
+    report_tree_children = { "nightshift_child", { 100, 1, 10 } },
   } do
     it(name .. " reads children by their parent", function()
       local row = explain(plans.question(name), table.unpack(found[2]))[found[1]]

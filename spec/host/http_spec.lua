@@ -218,6 +218,8 @@ describe("the metrics of a host", function()
     assert.equal(1, value(list, "nightshift_queue_paused", { queue = "rests" }))
     assert.equal(0, value(list, "nightshift_queue_paused", { queue = "q" }))
     assert.is_true(value(list, "nightshift_queue_oldest_ready_age_seconds", { queue = "q" }) > 0)
+    assert.equal(0, value(list, "nightshift_queue_drain_seconds", { queue = "rests" }) or 0) -- it is paused
+    assert.is_true(value(list, "nightshift_queue_workers_wanted", { queue = "q" }) >= 1)
     assert.equal(1, value(list, "nightshift_hosts"))
     assert.equal(1, value(list, "nightshift_database_up"))
     assert.equal(1, value(list, "nightshift_ready"))

@@ -722,3 +722,173 @@ describe("series:", function()
     assert.error_matches(function() require "nightshift.report.series"(db, 60) end, "the span is 3600, 86400 or")
   end)
 end)
+
+-- What an autoscaler asks. Minutes and hosts are rows that are written here, so that all numbers are
+-- known.
+describe("scale:", function()
+  local db, keeper, url
+  local HOST = 77 -- its id, below all others
+
+  setup(function()
+    url = server.fresh()
+    db, keeper = assert(nightshift.open(url)), assert(nightshift.open(url))
+    assert(keeper:execute("SELECT GET_LOCK(CONCAT('nightshift:', MD5(DATABASE()), ':', ?), 0)", HOST)) -- so it lives
+  end)
+  teardown(function()
+    keeper:close()
+    db:close()
+  end)
+
+  local function id_of(name) return db:execute("SELECT id FROM nightshift_queue WHERE name = ?", name)[1].id end
+
+  local function push(name, n)
+    local list = {}
+    for i = 1, n do list[i] = { "a", i } end
+    assert(db:queue(name):push_many(list))
+    assert(db:execute "DELETE FROM nightshift_minute")
+  end
+
+  --- 300 pushed, 500 done and 100 dead in one of the last five minutes; 1,200 runs of half a second.
+  local function lived(name)
+    assert(db:execute([[INSERT INTO nightshift_minute
+      VALUES (1, UNIX_TIMESTAMP() DIV 60 * 60000000 - 180000000, ?, 500, 600, 100, 40, 300, 0, 0, 0, 1200, 600000000,
+        1)]], id_of(name)))
+  end
+
+  --- A host with four workers, two of them busy.
+  local function host_of(queues, reserves)
+    assert(db:execute [[REPLACE INTO nightshift_holder
+      (id, kind, host, pid, boot_id, connection, started, beat, version, workers, busy)
+      VALUES (77, 'host', 'h', 1, '', 0, 1, UNIX_TIMESTAMP() * 1000000, '', 4, 2)]])
+    assert(db:execute([[REPLACE INTO nightshift_served (holder, workers, queues, handlers, reserves)
+      VALUES (77, 4, ?, '[]', ?)]], queues, reserves))
+  end
+
+  local function near(expected, value) assert.is_true(math.abs(value - expected) < 0.01 * expected, value) end
+
+  local function row_of(name, target) return assert(db:scale { queues = { name }, target = target }).queues[1] end
+
+  it("counts few jobs exactly, and says so of what is not known", function()
+    push("few", 5)
+    local jobs = db:jobs { queue = "few" }
+    assert(db:cancel(jobs[1].id))
+    assert(db:queue("few"):push("a", 1, { delay = "1h" }))
+    assert(db:queue("few"):push("a", 1, { after = { jobs[2].id } }))
+    nst.sleep(0.01)
+    local found = assert(db:scale { queues = { "few" } })
+    local row = found.queues[1]
+    assert.is_true(row.oldest_age >= 0.01 and row.oldest_age < 60, row.oldest_age)
+    row.oldest_age = 0
+    local expected = { name = "few", paused = false, ready = 4, counted_ago = 0, scheduled = 1, running = 0,
+      waiting = 1, oldest_age = 0, rate_in = 0, rate_out = 0, workers = 0, busy = 0, wanted = 1 }
+    assert.same(expected, row)
+    assert.equal(60, found.target)
+    expected.name, expected.paused = nil, nil
+    found.total.oldest_age = 0
+    assert.same(expected, found.total)
+  end)
+
+  it("counts many jobs once, for all who ask in the next time", function()
+    push("many", 1200)
+    local row = row_of "many"
+    assert.same({ 1200, 0 }, { row.ready, row.counted_ago })
+    local name = "ready:" .. id_of "many"
+    assert.matches("^1200,%d+,%d+$", db:execute("SELECT value FROM nightshift_meta WHERE name = ?", name)[1].value)
+    local function remember(age, took)
+      assert(db:execute([[UPDATE nightshift_meta SET value = CONCAT('4711,', UNIX_TIMESTAMP() * 1000000 - ?, ',', ?)
+        WHERE name = ?]], age * 1000000, took * 1000000, name))
+    end
+    remember(90, 1)
+    local other <close> = assert(nightshift.open(url))
+    row = assert(other:scale { queues = { "many" } }).queues[1]
+    assert.equal(4711, row.ready)
+    assert.is_true(row.counted_ago >= 89 and row.counted_ago < 100, row.counted_ago)
+    remember(110, 1)
+    assert.equal(1200, assert(other:scale()).total.ready - 4)
+  end)
+
+  it("reckons with what workers did, with those that are idle, and with the target", function()
+    push("mail", 1000)
+    lived "mail"
+    host_of(nil, nil)
+    local row = row_of "mail"
+    near(1, row.rate_in) -- 300 in five minutes
+    near(2, row.rate_out)
+    near(0.5, row.run)
+    assert.same({ 4, 2 }, { row.workers, row.busy })
+    near(1000 / 2, row.drain_seconds) -- a job takes two runs: an idle worker ends one a second
+    assert.equal(math.ceil(1 + 1000 / 60), row.wanted)
+    assert.equal(101, row_of("mail", "10s").wanted)
+    host_of('["other"]', nil)
+    row = row_of "mail"
+    assert.same({ 0, nil, 18 }, { row.workers, row.drain_seconds, row.wanted })
+    host_of('["mail","other"]', '[["other",1]]')
+    assert.equal(3, row_of("mail").workers)
+    host_of(nil, nil)
+    local claimed = db:queue("mail"):claim_many(4)
+    assert(claimed[4])
+    near(996 / (2 + 2), row_of("mail").drain_seconds) -- and a busy one, too
+    for _, job in ipairs(claimed) do job:release() end
+    assert(db:queue("mail"):pause())
+    row = row_of "mail"
+    assert.same({ true, nil, 0 }, { row.paused, row.drain_seconds, row.wanted })
+    assert(db:queue("mail"):resume())
+    assert(db:execute "DELETE FROM nightshift_holder WHERE id = 77")
+  end)
+
+  it("goes by the limits of a queue, and counts its backlog", function()
+    push("limited", 600)
+    lived "limited"
+    host_of(nil, nil)
+    local id = id_of "limited"
+    assert(db:execute([[INSERT INTO nightshift_limit (queue_id, running, rate, rate_span)
+      VALUES (?, 3, 1, 1000000)]], id))
+    assert(db:execute([[INSERT INTO nightshift_backlog SELECT queue_id, '', `rank`, ready_at, job_id, run, alone, kind
+      FROM nightshift_ready WHERE queue_id = ? AND job_id > 0 ORDER BY job_id LIMIT 400]], id))
+    assert(db:execute([[DELETE r FROM nightshift_ready r JOIN nightshift_backlog b ON b.job_id = r.job_id
+      AND b.queue_id = r.queue_id AND b.rank = r.rank AND b.ready_at = r.ready_at]]))
+    local row = row_of "limited"
+    assert.equal(600, row.ready)
+    near(600, row.drain_seconds)
+    assert.equal(1, row.wanted) -- one start a second, of a job that takes one second
+    assert(db:execute("UPDATE nightshift_limit SET rate = NULL, rate_span = NULL WHERE queue_id = ?", id))
+    assert.equal(3, row_of("limited").wanted)
+    assert(db:execute("DELETE FROM nightshift_limit WHERE queue_id = ?", id))
+    assert(db:execute("DELETE FROM nightshift_backlog WHERE queue_id = ?", id))
+    assert(db:execute "DELETE FROM nightshift_holder WHERE id = 77")
+  end)
+
+  it("wants nothing for nothing, one for little, and keeps workers while it does not know", function()
+    assert(db:queue("soon"):push("a", 1, { delay = "50s" }))
+    assert.same({ 1, 0 }, { row_of("soon").wanted, row_of("soon", "5s").wanted })
+    assert.equal(0, row_of("soon", 5).drain_seconds)
+    push("new", 1)
+    host_of('["new"]', nil)
+    local row = row_of "new"
+    assert.same({ nil, nil, 4 }, { row.run, row.drain_seconds, row.wanted })
+    assert(db:execute "UPDATE nightshift_holder SET beat = beat - 60000000 WHERE id = 77")
+    assert.same({ 0, 1 }, { row_of("new").workers, row_of("new").wanted })
+    assert(db:execute "DELETE FROM nightshift_holder WHERE id = 77")
+  end)
+
+  it("adds up, without the queues that were removed", function()
+    assert(db:queue("gone"):push("a", 1))
+    assert(db:cancel(db:jobs({ queue = "gone" })[1].id))
+    assert(db:remove_queue "gone")
+    local all = assert(db:scale())
+    local names, ready = {}, 0
+    for i, row in ipairs(all.queues) do names[i], ready = row.name, ready + row.ready end
+    assert.same({ "few", "limited", "mail", "many", "new", "soon" }, names)
+    assert.equal(ready, all.total.ready)
+    assert.equal(2, #assert(db:scale { queues = { "new", "few" } }).queues)
+    assert.is_true(all.total.wanted >= 1)
+  end)
+
+  it("refuses queues that there are not, and targets that are none", function()
+    assert.same({ nil, "there is no queue 'mall'", "NOT_FOUND" }, { db:scale { queues = { "mall" } } })
+    assert.same({ nil, "scale: target must be a second at least", "INVALID" }, { db:scale { target = 0 } })
+    assert.error_matches(function() db:scale { queues = "mail" } end, "scale: queues must be a list of names")
+    assert.error_matches(function() db:scale { queues = { 1 } } end, "got a number")
+    assert.error_matches(function() db:scale { queue = {} } end, "unknown option 'queue'; did you mean 'queues'")
+  end)
+end)

@@ -511,3 +511,69 @@ return {
       WHERE outcome <> 'dead' GROUP BY outcome ORDER BY 1]], name))
   end)
 end)
+
+-- The counts of a parent's children, however many there are: rows of many are made here by SQL.
+describe("the counts of children", function()
+  local url, handle
+  setup(function()
+    url = db.fresh()
+    handle = assert(nightshift.open(url))
+  end)
+  teardown(function() handle:close() end)
+
+  it("are exact by state, live or ended", function()
+    local q, children = handle:queue "q", {}
+    assert(q:push "parent")
+    local parent = assert(q:claim())
+    for i = 1, 7 do
+      children[i] = assert(parent:spawn("child", i, { queue = "children", delay = i == 7 and "1h" or nil }))
+    end
+    assert(parent:wait())
+    local claimed = handle:queue "children":claim_many(4)
+    assert.equal(4, #claimed)
+    claimed[1]:ack()
+    claimed[2]:ack()
+    claimed[3]:discard "no"
+    assert(handle:cancel(children[6]))
+    local expected = { total = 7, done = 2, dead = 1, cancelled = 1, running = 1, ready = 1, scheduled = 1,
+      waiting = 0 }
+    assert.same(expected, assert(handle:children(parent.id)))
+    local shown = nightshift.decode(proc.succeeds({ "show", tostring(parent.id), "--json" }, url))
+    assert.same(expected, shown.children)
+    assert.equal(8, shown.tree.total)
+    expected = { total = 0, done = 0, dead = 0, cancelled = 0, running = 0, ready = 0, scheduled = 0, waiting = 0 }
+    assert.same(expected, assert(handle:children(children[1])))
+    local none, message, code = handle:children(4711)
+    assert.same({ nil, "there is no job 4711, live or in the history", "NOT_FOUND" }, { none, message, code })
+    assert.error_matches(function() handle:children "x" end, "children: the id must be an integer")
+  end)
+
+  it("are exact in all and estimated by state beyond ten thousand, without a look at each", function()
+    local id = assert(handle:queue("q"):push "root")
+    local FIRST, N = 900000000, 60000
+    assert(handle:execute(("INSERT INTO nightshift_child SELECT ?, seq, ? + seq FROM seq_1_to_%d"):format(N),
+      id, FIRST))
+    assert(handle:execute(([[INSERT INTO nightshift_finished (id, queue_id, name, payload, priority, outcome, reason,
+        run, attempts, polls, crashes, lost, max_attempts, max_crashes, backoff, timeout, created, finished_at,
+        on_fail, nonce)
+      SELECT ? + seq, 1, 'child', '1', 100, IF(seq MOD 10, 'done', 'dead'), IF(seq MOD 10, NULL, 'attempts'),
+        1, 0, 0, 0, 0, 10, 5, 1, 1, 1, seq, 'cancel', seq
+      FROM seq_1_to_%d]]):format(N // 2), FIRST))
+    local function read_rows(fn)
+      assert(handle:execute "FLUSH STATUS")
+      local result, sum = fn(), 0
+      for _, row in ipairs(handle:execute "SHOW SESSION STATUS LIKE 'Handler_read_key'") do sum = sum + row.Value end
+      return result, sum
+    end
+    local counts, reads = read_rows(function() return assert(handle:children(id)) end)
+    assert.same({ N, true, nil }, { counts.total, counts.estimated, counts.more })
+    for state, n in pairs { done = 0.45 * N, dead = 0.05 * N, gone = 0.5 * N } do
+      assert.is_true(math.abs(counts[state] - n) < 0.03 * N, ("%s: %d"):format(state, counts[state]))
+    end
+    assert.is_true(reads < 20000, reads)
+    local shown = nightshift.decode(proc.succeeds({ "show", tostring(id), "--json" }, url))
+    assert.same({ counts, nil }, { shown.children, shown.tree })
+    assert.matches("\nchildren +about 2[5-8],%d+ of 60,000 done, ", proc.succeeds({ "show", tostring(id) }, url))
+    assert.matches("and about 59,%d+ more: ", proc.succeeds({ "show", tostring(id), "--tree" }, url))
+  end)
+end)

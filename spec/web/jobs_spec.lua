@@ -293,7 +293,8 @@ describe("pages of nightshift web:", function()
       for i = 1, 30 do children[i] = { name = "leaf" .. i, payload = {} } end
       children[1].children = { { name = "deep", payload = {} } }
       local root = assert(db:flow { name = "root", queue = q.name, payload = {}, children = children })
-      local html, text = has("/jobs/" .. root, "Tree", "leaf1 ", "deep", "and more")
+      local html, text = has("/jobs/" .. root, "Tree", "leaf1 ", "deep", "and more", "30 children", "29 ready",
+        "1 waiting")
       assert.is_nil(text:find("leaf30 ", 1, true))
       local deep = html:match '/jobs/(%d+)"[^>]*>%d+</a> deep'
       has("/jobs/" .. deep, "Tree", "root", "leaf1 ")

@@ -102,6 +102,9 @@ describe("nightshift web", function()
     assert.equal(303, status)
     assert.is_truthy(body:find("The queue &#39;mail&#39; is paused", 1, true))
     assert.is_true(handle:queue "mail":stats().paused)
+    for _, cell in ipairs { 'Ended a minute">0', 'Done in">not known', 'Workers">0, 0 wanted' } do
+      assert.is_truthy(body:find('data-label="' .. cell, 1, true), cell)
+    end
     assert.is_nil(select(2, ask(p, at)):find("none of its jobs starts", 1, true)) -- it is said once
     body = select(2, act(p, "/", "/queues/resume", { queue = "mail", to = "/" }))
     assert.is_truthy(body:find("The queue &#39;mail&#39; goes on", 1, true))

@@ -340,6 +340,16 @@ SELECT id, queue_id, name, payload, priority, 255 - priority, run + 1,
   group_key
 FROM nightshift_finished f WHERE id = ?
 
+-- name: admin_scale_counted
+-- Remembers how many rows some queues have, for the next looks at them. Params: "ready" or "backlog",
+-- µs now, µs that the count took, [[queue,rows],…]. Index: meta PRIMARY, one row at a time. Locks:
+-- those rows, which nothing else locks.
+INSERT INTO nightshift_meta (name, value)
+SELECT CONCAT(?, ':', v.id), CONCAT_WS(',', v.n, ?, ?)
+FROM JSON_TABLE(?, '$[*]' COLUMNS (id INT PATH '$[0]', n BIGINT PATH '$[1]')) v
+ORDER BY v.id
+ON DUPLICATE KEY UPDATE value = VALUES(value)
+
 -- name: admin_schedule
 -- Params: run_at, job, queue, rank, run, kind. Key: PRIMARY of scheduled, behind the
 -- job's row; the row of an earlier run, if it is there, becomes this one's.

@@ -703,6 +703,107 @@ LEFT JOIN nightshift_holder h ON h.id = r.holder
 WHERE ? IS NULL OR r.job_id = ?
 ORDER BY r.started, r.job_id LIMIT ?
 
+-- name: report_scale_backlog
+-- Queues with limits, and the jobs in their backlogs; n is NULL where there are more than so many.
+-- oldest: of the job that comes first, where there are more. Params: how many. Index: PRIMARY of
+-- limit, all rows; of backlog, so many rows of a queue; of job; key best of group, one row.
+-- Locks: none.
+SELECT v.queue_id, v.running, v.rate, v.rate_span,
+  IF(v.many, NULL, (SELECT COUNT(*) FROM nightshift_backlog b FORCE INDEX (PRIMARY)
+    STRAIGHT_JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = b.job_id AND j.run = b.run
+    WHERE b.queue_id = v.queue_id)) AS n,
+  IF(v.many, COALESCE(
+    (SELECT g.ready_at FROM nightshift_group g FORCE INDEX (best)
+     WHERE g.queue_id = v.queue_id AND g.blocked = 0 AND g.job_id > 0
+     ORDER BY g.rank, g.ready_at, g.job_id LIMIT 1),
+    (SELECT b.ready_at FROM nightshift_backlog b FORCE INDEX (PRIMARY)
+     WHERE b.queue_id = v.queue_id
+     ORDER BY b.queue_id, b.group_key, b.rank, b.ready_at, b.job_id LIMIT 1)),
+    (SELECT MIN(b.ready_at) FROM nightshift_backlog b FORCE INDEX (PRIMARY)
+     STRAIGHT_JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = b.job_id AND j.run = b.run
+     WHERE b.queue_id = v.queue_id)) AS oldest
+FROM (SELECT l.queue_id, IF(l.lifted, NULL, l.running) AS running,
+        IF(l.lifted, NULL, l.rate) AS rate, l.rate_span,
+        (SELECT 1 FROM nightshift_backlog b FORCE INDEX (PRIMARY)
+         WHERE b.queue_id = l.queue_id
+         ORDER BY b.queue_id, b.group_key, b.rank, b.ready_at, b.job_id LIMIT 1 OFFSET ?) IS NOT NULL
+        AS many
+      FROM nightshift_limit l LIMIT {end}) v
+
+-- name: report_scale_backlog_all
+-- Rows of each queue in the backlog, within two seconds. Index: backlog PRIMARY, all of it, index
+-- only. Locks: none.
+SET STATEMENT max_statement_time=2 FOR
+SELECT queue_id, COUNT(*) AS n FROM nightshift_backlog FORCE INDEX (PRIMARY) GROUP BY queue_id
+
+-- name: report_scale_counted
+-- What report_scale_backlog_all and report_scale_ready_all have last found, and when: rows, the µs
+-- that it took. Params: "backlog:%" or "ready:%". Index: meta PRIMARY, a range. Locks: none.
+SELECT CAST(SUBSTRING_INDEX(name, ':', -1) AS SIGNED) AS queue_id, value AS counted
+FROM nightshift_meta WHERE name LIKE ?
+
+-- name: report_scale_holders
+-- Holders that are not known dead, with the queues and workers of hosts. Params: none. Index: all
+-- holders, they are few; PRIMARY of served. Locks: none.
+SELECT h.id, h.kind, h.busy, s.workers, s.queues, s.reserves, {now} - h.beat AS silent,
+  IS_FREE_LOCK(CONCAT('nightshift:', {here}, ':', h.id)) AS free
+FROM nightshift_holder h
+LEFT JOIN nightshift_served s ON s.holder = h.id
+WHERE h.dead IS NULL
+ORDER BY h.id
+
+-- name: report_scale_long
+-- Jobs that have run for longer than some microseconds, by queue. Params: microseconds. Index: all
+-- rows of running, which has jobs that run long; job PRIMARY. Locks: none.
+SELECT j.queue_id, COUNT(*) AS n
+FROM nightshift_running r
+STRAIGHT_JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = r.job_id AND j.run = r.run
+WHERE r.started < {now} - ?
+GROUP BY j.queue_id
+
+-- name: report_scale_minutes
+-- What has happened by queue, in so many minutes up to the last that has been over for 15 seconds.
+-- The same of the hour up to it. Params: minutes. Index: PRIMARY of minute, a range of the last hour.
+-- Locks: none.
+SELECT STRAIGHT_JOIN m.queue_id,
+  CAST(SUM(IF(m.at >= s.since, m.pushed, 0)) AS SIGNED) AS pushed,
+  CAST(SUM(IF(m.at >= s.since, m.done + m.dead, 0)) AS SIGNED) AS ended,
+  CAST(SUM(IF(m.at >= s.since, m.runs, 0)) AS SIGNED) AS runs,
+  CAST(SUM(IF(m.at >= s.since, m.ran, 0)) AS SIGNED) AS ran,
+  CAST(SUM(m.done + m.dead) AS SIGNED) AS hour_ended,
+  CAST(SUM(m.runs) AS SIGNED) AS hour_runs, CAST(SUM(m.ran) AS SIGNED) AS hour_ran
+FROM (SELECT t.told, t.told - t.n * 60000000 AS since
+      FROM (SELECT CAST(? AS SIGNED) AS n, ({now} - 15000000) DIV 60000000 * 60000000 AS told) t) s
+JOIN nightshift_minute m FORCE INDEX (PRIMARY)
+  ON m.minutes = 1 AND m.at >= s.told - 3600000000 AND m.at < s.told
+WHERE m.queue_id > 0
+GROUP BY m.queue_id
+
+-- name: report_scale_ready
+-- Rows of each queue in ready; n is NULL for queues that have more than so many. Params: how many.
+-- Index: queue PRIMARY; ready PRIMARY, so many rows of a queue, index only. Locks: none.
+SELECT v.id AS queue_id, IF(v.many, NULL, (SELECT COUNT(*) FROM nightshift_ready r FORCE INDEX (PRIMARY)
+    WHERE r.queue_id = v.id AND r.ready_at < {end})) AS n
+FROM (SELECT q.id, (SELECT 1 FROM nightshift_ready r FORCE INDEX (PRIMARY)
+        WHERE r.queue_id = q.id AND r.ready_at < {end}
+        ORDER BY r.queue_id, r.rank, r.ready_at, r.job_id LIMIT 1 OFFSET ?) IS NOT NULL AS many
+      FROM nightshift_queue q FORCE INDEX (PRIMARY) LIMIT {end}) v
+
+-- name: report_scale_ready_all
+-- Rows of each queue in ready, within two seconds: a million take an eighth of one. Index: ready
+-- PRIMARY, all of it, index only. Locks: none.
+SET STATEMENT max_statement_time=2 FOR
+SELECT queue_id, CAST(COUNT(*) - SUM(job_id = 0) AS SIGNED) AS n
+FROM nightshift_ready FORCE INDEX (PRIMARY) GROUP BY queue_id
+
+-- name: report_scale_scheduled
+-- Rows of scheduled that are due later, among so many. Params: how many. Index: scheduled PRIMARY.
+-- Locks: none.
+SELECT s.queue_id, COUNT(*) AS n, MIN(s.run_at) AS next, COUNT(*) AS looked
+FROM (SELECT queue_id, run_at FROM nightshift_scheduled
+      WHERE run_at > {now} ORDER BY run_at, job_id LIMIT ?) s
+GROUP BY s.queue_id
+
 -- name: report_schedules_failed
 -- Schedules with jobs that could not be pushed, and why. Params: limit. Index: small table.
 -- Locks: none.

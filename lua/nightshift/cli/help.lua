@@ -43,6 +43,7 @@ help.EXAMPLES = {
   signal = { [[signal 4711 '{"by": "anna"}' --name approved]] },
   deadline = { "deadline 4711 2h", "deadline 4711 never --tree" },
   status = { "status", "status --json", "status --series 1d --queue mail" },
+  scale = { "scale", "scale mail --target 2m --json" },
   top = { "top", "top --every 5s" },
   pause = { "pause mail", "pause --name email.send", "pause 4711", "pause --all" },
   resume = { "resume mail", "resume --all" },

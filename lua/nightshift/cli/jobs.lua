@@ -312,8 +312,12 @@ end
 function jobs.facts(db, id)
   local info, message, code = db:job(id)
   if not info then return nil, message, code end
-  info.tree, message, code = db:progress(id)
-  if not info.tree then return nil, message, code end
+  info.children, message, code = db:children(id)
+  if not info.children then return nil, message, code end
+  if not info.children.estimated then
+    info.tree, message, code = db:progress(id)
+    if not info.tree then return nil, message, code end
+  end
   info.failures, message, code = report.attempts(db._handle, id)
   if not info.failures then return nil, message, code end
   core.array(info.failures)
@@ -344,7 +348,8 @@ function jobs.tell(info, line, first)
       end
     end
   end
-  if info.tree.total > 1 then line(("%-13s %s"):format("tree", tree.progress(info.tree))) end
+  if info.children.estimated then line(("%-13s %s"):format("children", tree.progress(info.children))) end
+  if info.tree and info.tree.total > 1 then line(("%-13s %s"):format("tree", tree.progress(info.tree))) end
   if #info.waiters > 0 then line(("%-13s %s"):format("waited for by", table.concat(info.waiters, " "))) end
   for _, attempt in ipairs(info.failures) do tell_attempt(line, attempt) end
   for _, run in ipairs(info.outputs) do

@@ -33,12 +33,10 @@ end
 ---@return string? message
 ---@return string? code
 function tree.live_children(db, id)
-  local counts, message, code = reading.rest(db._handle, id, 0)
-  if counts == nil then return nil, message, code end
+  local counts, message, code = db:children(id)
+  if not counts then return nil, message, code end
   local live = 0
-  for _, state in ipairs { "running", "ready", "scheduled", "waiting" } do
-    live = live + (counts and counts[state] or 0)
-  end
+  for _, state in ipairs { "running", "ready", "scheduled", "waiting" } do live = live + (counts[state] or 0) end
   return live
 end
 
@@ -57,10 +55,11 @@ local function by_state(counts, without)
   return table.concat(parts, ", ")
 end
 
---- "7 of 12 done, 3 running, 2 waiting"
+--- "7 of 12 done, 3 running, 2 waiting"; "about 88,000 of 100,000+ done": of a sample, and of more.
 function tree.progress(counts)
   local rest = by_state(counts, "done")
-  return ("%s of %s done%s"):format(thousands(counts.done), thousands(counts.total), rest ~= "" and ", " .. rest or "")
+  return ("%s%s of %s%s done%s"):format(counts.estimated and "about " or "", thousands(counts.done or 0),
+    thousands(counts.total), counts.more and "+" or "", rest ~= "" and ", " .. rest or "")
 end
 
 -- ------------------------------------------------------------------- drawing
@@ -115,8 +114,8 @@ local function draw_children(node, indent, marks)
     draw(child, indent .. marks[last and 4 or 3], marks)
   end
   if node.more then
-    output.line(("%s%s%s and %s more: %s"):format(indent, marks[2], marks[5], thousands(count_all(node.more)),
-      by_state(node.more)))
+    output.line(("%s%s%s and %s%s more: %s"):format(indent, marks[2], marks[5], node.estimated and "about " or "",
+      thousands(count_all(node.more)), by_state(node.more)))
   end
 end
 
@@ -137,7 +136,8 @@ end
 function tree.show(db, args)
   context.checked(options.integer(1, 1000000), args.children, "--children")
   local top = context.must(reading.read(db._handle, args.id, { children = args.children }))
-  local counts = context.must(db:progress(args.id))
+  local counts = context.must(db:children(args.id))
+  if not counts.estimated then counts = context.must(db:progress(args.id)) end
   if args.json then
     top = plain(top)
     top.counts = counts
@@ -145,7 +145,7 @@ function tree.show(db, args)
   end
   output.line(describe(top))
   draw(top, "", is_utf8() and UNICODE or ASCII)
-  output.line(tree.progress(counts))
+  output.line((counts.estimated and "children: " or "") .. tree.progress(counts))
 end
 
 -- --------------------------------------------------------------------- verbs

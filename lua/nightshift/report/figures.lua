@@ -6,6 +6,7 @@
 local core = require "nightshift.core"
 local hosts = require "nightshift.report.hosts"
 local report = require "nightshift.report"
+local scale = require "nightshift.report.scale"
 
 local MOST <const>, STATES <const> = report.MOST, report.STATES
 
@@ -76,6 +77,23 @@ local function tell_pushed(self)
   return true
 end
 
+--- Figures for autoscalers, with the target that `nightshift scale` has unless told.
+local function tell_scale(self)
+  local found, message, code = scale.look(self.handle, {})
+  if not found then return code == "DENIED" or nil, message, code end -- an account with older grants
+  local host = self.host
+  host.family("nightshift_queue_drain_seconds", "Until its ready jobs are done, with the workers there are; "
+    .. "absent: not known.")
+  for _, row in ipairs(found.queues) do
+    if row.drain_seconds then host.sample("nightshift_queue_drain_seconds", row.drain_seconds, "queue", row.name) end
+  end
+  host.family("nightshift_queue_workers_wanted", "Workers that keep up, and are done with its ready jobs in a minute.")
+  for _, row in ipairs(found.queues) do
+    host.sample("nightshift_queue_workers_wanted", row.wanted, "queue", row.name)
+  end
+  return true
+end
+
 --- Tells all figures; then the server's version.
 local function tell_figures(self)
   local handle, host = self.handle, self.host
@@ -96,6 +114,7 @@ local function tell_figures(self)
   local ok
   ok, message, code = tell_unserved(self)
   if ok then ok, message, code = tell_pushed(self) end
+  if ok then ok, message, code = tell_scale(self) end
   if not ok then return nil, message, code end
   return server[1].version
 end

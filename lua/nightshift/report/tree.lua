@@ -23,6 +23,7 @@ local DEPTH <const> = 64 -- levels that are read, unless told
 ---@field inner true? it has children that were not read
 ---@field children nightshift.Node[]?
 ---@field more table<string, integer>|true|nil how many children more there are, by state; true: there are more
+---@field estimated true? those numbers are of a sample
 
 local function node_of(row)
   return {
@@ -32,22 +33,54 @@ local function node_of(row)
   }
 end
 
---- How many children come after the first ones, by state.
+local STATES <const> = { "done", "dead", "cancelled", "running", "waiting", "scheduled", "ready" }
+local EXACT <const> = 10000 -- children that are looked at one by one
+local SAMPLE <const> = 2500 -- of more
+local MOST <const> = 100000 -- and of no more
+
+--- A number that divides the ids of about SAMPLE of so many children. Ids come in blocks of 100.
+local function divisor_of(n)
+  local k = n // SAMPLE | 1
+  while k % 3 == 0 or k % 5 == 0 or k % 7 == 0 do k = k + 2 end
+  return k
+end
+
+--- How many children a job has, by state, and `total`. Of more than EXACT the total is exact, and the
+-- states are those of a sample: `estimated`. A total of MOST may be larger: `more`.
 ---@param handle userdata core handle
 ---@param id integer
----@param first integer
----@return table<string, integer>|false|nil counts false: there are none
+---@return nightshift.Children|nil
 ---@return string? message
 ---@return string? code
-function tree.rest(handle, id, first)
-  local rows, message, code = handle:execute("@report_tree_rest", id, first)
+function tree.children(handle, id)
+  local rows, message, code = handle:execute("@report_why_children_count", id, MOST + 1)
   if not rows then return nil, message, code end
-  local counts
+  local total = math.min(rows[1].n, MOST)
+  local counts = { total = total, more = rows[1].n > MOST or nil }
+  for _, state in ipairs(STATES) do counts[state] = 0 end
+  if total == 0 then return counts end
+  local divisor = total > EXACT and divisor_of(total) or 1
+  rows, message, code = handle:execute("@report_tree_children", id, divisor, EXACT)
+  if not rows then return nil, message, code end
+  local seen = 0
+  for _, row in ipairs(rows) do seen = seen + row.n end
   for _, row in ipairs(rows) do
-    counts = counts or {}
-    counts[row.state] = row.n
+    counts[row.state] = total > EXACT and (row.n * total + seen // 2) // seen or row.n
   end
-  return counts or false
+  counts.estimated = total > EXACT or nil
+  return counts
+end
+
+--- The counts without these children; nil: there are no more.
+local function rest_of(counts, shown)
+  local rest, left = {}, false
+  for _, row in ipairs(shown) do
+    if counts[row.state] then counts[row.state] = math.max(0, counts[row.state] - 1) end
+  end
+  for state, n in pairs(counts) do
+    if type(n) == "number" and n > 0 and state ~= "total" then rest[state], left = n, true end
+  end
+  return left and rest or nil
 end
 
 local function add_children(handle, node, limits, depth)
@@ -68,10 +101,10 @@ local function add_children(handle, node, limits, depth)
   end
   node.children = children
   if #rows < limit or not limits.counted then return true end
-  local rest
-  rest, message, code = tree.rest(handle, node.id, #rows)
-  if rest == nil then return nil, message, code end
-  node.more = rest or nil
+  local counts
+  counts, message, code = tree.children(handle, node.id)
+  if not counts then return nil, message, code end
+  if counts.total > #rows then node.more, node.estimated = rest_of(counts, rows), counts.estimated end
   return true
 end
 

@@ -17,6 +17,7 @@ local NEIGHBOURS <const> = 20 -- jobs that it waits for, and that wait for it
 local EDITED <const> = 65536 -- bytes of a payload that can be edited; layout.pretty gives so many
 
 local ENDED <const> = { done = true, dead = true, cancelled = true }
+local STATES <const> = { "done", "running", "ready", "scheduled", "waiting", "dead", "cancelled" }
 local KINDS <const> = { failed = "failed", crashed = "crashed", lost = "was lost with its host" }
 
 local function id_of(request)
@@ -114,6 +115,8 @@ local function read(context, id, data)
   local waiters = must(report.waiters(handle, id, NEIGHBOURS + 1))
   data.waiters, data.more_waiters = briefs(handle, waiters)
   data.below = must(tree.read(handle, id, BELOW))
+  data.children = data.below.children and must(context.db:children(id))
+  data.states = STATES
   data.payload_text = not context.readonly and data.may.change and editable(context, info)
   data.readonly = context.readonly
   return data
@@ -433,6 +436,17 @@ local TREE <const> = [==[
 <li>$(h.state(node.state)) $(h.job(node.id)) $(node.name)</li>
 # end
 </ol>
+# end
+# if children then
+<p data-live="children">$(h.atleast(children.total, children.more))
+$(children.total == 1 and "child" or "children")$(children.estimated and ", by a sample" or ""):
+# for _, state in ipairs(states) do
+# if children[state] > 0 then
+$(h.link("/jobs", { parent = job.id, state = state }, ("%s%s %s"):format(children.estimated and "about " or "",
+h.count(children[state]), state)))
+# end
+# end
+</p>
 # end
 <div class="scroll" tabindex="0" role="region" aria-label="Jobs below it"><ul class="tree" data-live="tree">
 # draw(below)

@@ -1,7 +1,7 @@
---- The page of queues: counts, ages and rates, and pauses.
+--- The page of queues: counts, ages and rates, how long the rest takes, and pauses.
 --
--- Invariant: counts are as in `nightshift status`, bounded; so the page costs the same however
--- many jobs there are.
+-- Invariant: counts are as in `nightshift status`, bounded; those of ready jobs as in `scale`. So the
+-- page costs the same however many jobs there are.
 
 local layout = require "nightshift.web.layout"
 local series = require "nightshift.report.series"
@@ -31,6 +31,25 @@ function queues.add_rates(db, rows)
   return true
 end
 
+--- Puts the numbers of `scale` into the rows: all ready jobs, rates, and how long the rest takes. An
+-- account with older grants has the rates alone.
+local function add_scale(db, rows)
+  local found, message, code = db:scale()
+  if not found and code == "DENIED" then return queues.add_rates(db, rows) end
+  if not found then return nil, message, code end
+  local by_name = {}
+  for _, row in ipairs(found.queues) do by_name[row.name] = row end
+  for _, row in ipairs(rows) do
+    local scaled = by_name[row.name]
+    row.scaled = scaled
+    if scaled and scaled.ready > row.ready then
+      row.ready = scaled.ready
+      if row.approximate then row.approximate.ready = scaled.approximate and scaled.approximate.ready end
+    end
+  end
+  return true
+end
+
 local ROWS <const> = layout.compile("rows of queues", [[
 # if #list == 0 then
 $(h.empty("There are no queues yet: the first push makes one.", "nightshift push QUEUE NAME '{}'"))
@@ -40,7 +59,13 @@ $(h.empty("There are no queues yet: the first push makes one.", "nightshift push
 <th scope="col" class="number">$(state:sub(1, 1):upper() .. state:sub(2))</th>
 # end
 <th scope="col" class="number">Oldest ready</th><th scope="col" class="number">Next due</th>
-<th scope="col" class="number">Per minute</th><th scope="col"><span class="unseen">Pause</span></th></tr></thead><tbody>
+# if scales then
+<th scope="col" class="number">Pushed a minute</th><th scope="col" class="number">Ended a minute</th>
+<th scope="col" class="number">Done in</th><th scope="col" class="number">Workers</th>
+# else
+<th scope="col" class="number">Per minute</th>
+# end
+<th scope="col"><span class="unseen">Pause</span></th></tr></thead><tbody>
 # for _, row in ipairs(list) do
 <tr data-row><th scope="row">$(h.queue(row.name))
 # if row.paused then
@@ -58,7 +83,17 @@ $(count(row, state))
 # end
 <td class="number" data-label="Oldest ready">$(h.seconds(row.oldest))</td>
 <td class="number" data-label="Next due">$(h.seconds(row.next))</td>
+# local scaled = row.scaled
+# if scales and scaled then
+<td class="number" data-label="Pushed a minute">$(per_minute(scaled.rate_in))</td>
+<td class="number" data-label="Ended a minute">$(per_minute(scaled.rate_out))</td>
+<td class="number" data-label="Done in">$(scaled.drain_seconds and h.seconds(scaled.drain_seconds) or "not known")</td>
+<td class="number" data-label="Workers">$(h.count(scaled.workers)), $(h.count(scaled.wanted)) wanted</td>
+# elseif scales then
+<td></td><td></td><td></td><td></td>
+# else
 <td class="number" data-label="Per minute">$(h.count(row.rate))</td>
+# end
 <td class="end">
 # if row.paused then
 $(h.form("/queues/resume", { queue = row.name, to = to }, "Resume", { label = "Resume " .. row.name }))
@@ -102,15 +137,18 @@ function queues.rows(h, stats, opts)
     local more = row.approximate and row.approximate[state]
     return h.link("/jobs", { queue = row.name, state = state }, h.atleast(row[state], more))
   end
+  local scales = false
+  for _, row in ipairs(list) do scales = scales or row.scaled ~= nil end
+  local function per_minute(rate) return h.count((rate * 600 + 0.5) // 1 / 10) end
   return layout.raw(ROWS { h = h, list = list, states = STATES, left = left, removes = not opts.brief, count = count,
-    to = opts.brief and "/" or nil })
+    scales = scales, per_minute = per_minute, to = opts.brief and "/" or nil })
 end
 
 local function load(context)
   local stats, message, code = context.db:stats()
   if not stats then return nil, message, code end
   local ok
-  ok, message, code = queues.add_rates(context.db, stats.queues)
+  ok, message, code = add_scale(context.db, stats.queues)
   if not ok then return nil, message, code end
   return { stats = stats, paused = stats.paused, rows = queues.rows }
 end
