@@ -4,6 +4,7 @@
 local context = require "nightshift.cli.context"
 local core = require "nightshift.core"
 local hosts = require "nightshift.report.hosts"
+local limit = require "nightshift.limit"
 local options = require "nightshift.options"
 local output = require "nightshift.cli.output"
 local pauses = require("nightshift.queue").pauses
@@ -307,8 +308,8 @@ local function add_errors(add, db)
   end
 end
 
---- Ready jobs of queues that are not paused, and have handlers.
-local function add_late(add, stats, unserved)
+--- Ready jobs of queues of which nothing else has said why they wait.
+local function add_late(add, stats, explained)
   local waits = 0
   for _, row in ipairs(stats.queues) do waits = waits + (row.paused and 0 or row.ready) end
   if #stats.holders == 0 then
@@ -316,18 +317,32 @@ local function add_late(add, stats, unserved)
     return
   end
   for _, row in ipairs(stats.queues) do
-    if not row.paused and not unserved[row.name] and row.oldest and row.oldest > LATE then
+    if not row.paused and not explained[row.name] and row.oldest and row.oldest > LATE then
       add("jobs --state ready" .. option("--queue", row.name), ("a job of queue '%s' has been ready for %s"):format(
         output.one_line(row.name, 60), output.span(row.oldest)))
     end
   end
 end
 
-local function show_next(db, stats)
+--- Limits that keep all waiting jobs of their queue from starting. Gives the queues.
+local function add_full(add, limits, stats)
+  local held, paused = {}, {}
+  for _, row in ipairs(stats.queues) do paused[row.name] = row.paused end
+  for _, row in ipairs(limits) do
+    if row.holds and not paused[row.queue] and not stats.paused.all then
+      held[row.queue] = true
+      add("limits" .. option("", row.queue):gsub("^ ", "", 1), ("full limit: %s"):format(row.holds))
+    end
+  end
+  return held
+end
+
+local function show_next(db, stats, limits)
   local lines = {}
   local function add(command, cause) lines[#lines + 1] = ("next: nightshift %s  # %s"):format(command, cause) end
   add_paused(add, stats)
   local unserved = add_unserved(add, stats)
+  for name in pairs(add_full(add, limits, stats)) do unserved[name] = true end
   for _, row in ipairs(stats.holders) do
     if row.unsettled then
       add("doctor", "the database does not take verdicts")
@@ -373,12 +388,14 @@ function commands.status(args)
   local adopted = context.list(db, admin().status)
   local running = context.must(report.progress(db._handle, args.json and EVERY or SHOWN + 1))
   local mended = context.must(units.rows(db._handle:execute "@report_mended"))
+  local limits = context.list(db, function(one) return limit.list(one._handle) end)
   if args.json then
+    for _, row in ipairs(limits) do require("nightshift.cli.limits").plain(row) end
     return output.json {
       now = stats.now, queues = core.array(stats.queues), paused = stats.paused, holders = core.array(stats.holders),
       slots = core.array(slots), unserved = core.array(stats.unserved), mended = core.array(mended),
       running = core.array(running),
-      adopted = { tables = core.array(adopted) }, shards = stats.shards, missing = stats.missing,
+      adopted = { tables = core.array(adopted) }, limits = limits, shards = stats.shards, missing = stats.missing,
     }
   end
   show_shards(stats)
@@ -393,7 +410,7 @@ function commands.status(args)
     output.line(("%d mended: %s, last %s"):format(row.n, WRONG[row.what] or row.what,
       output.time(row.last)))
   end
-  show_next(db, stats)
+  show_next(db, stats, limits)
 end
 
 --- A queue, which an adopted table is, too.
