@@ -866,6 +866,12 @@ function Db:series(opts) end
 ---@return nightshift.Code? code `STATE`, `NOT_FOUND`, `INVALID`
 function Db:remove_queue(name) end
 
+--- The limits of all queues that have one, by name.
+---@return nightshift.LimitUse[]? limits
+---@return string? message
+---@return nightshift.Code? code
+function Db:limits() end
+
 --- Says how long, and how many, ended jobs of a queue are kept; hosts delete the rest. What is
 --- absent stays as it is.
 ---@param queue string? nil: all queues that have no rule of their own
@@ -1233,6 +1239,20 @@ function Queue:pause() end
 ---@return nightshift.Code? code `NOT_FOUND`
 function Queue:resume() end
 
+--- Limits how many of its jobs run at once and start in a time, over all hosts; nil: not at all. It
+--- replaces the limit that the queue has. A queue that nothing was pushed to yet is made.
+---@param given nightshift.Limit|nil
+---@return true? ok
+---@return string? message
+---@return nightshift.Code? code `INVALID`, `STATE`
+function Queue:limit(given) end
+
+--- The limit as it was set, and how much of it is used; a bare nil: it has none.
+---@return nightshift.LimitUse? limit
+---@return string? message
+---@return nightshift.Code? code
+function Queue:limits() end
+
 ---@return nightshift.QueueStats? stats
 ---@return string? message
 ---@return nightshift.Code? code
@@ -1439,6 +1459,30 @@ function Job:db() end
 ---@field pid integer? of the host, or of the program
 ---@field worker integer? the number of the worker on that host, as in its log
 
+--- So many starts in a time: `{500, "1m"}`, by a bucket; `{500, "1m", "window"}`: in fixed windows.
+---@alias nightshift.Rate {[1]: integer, [2]: nightshift.Duration, [3]: "window"|nil}
+
+---@class nightshift.Limit
+---@field running integer? at most so many at once
+---@field rate nightshift.Rate?
+---@field backlog integer? pushes are refused when so many jobs wait
+---@field group nightshift.GroupLimit? of each group
+
+---@class nightshift.GroupLimit
+---@field running integer? at most so many at once of each group
+---@field rate nightshift.Rate? of each group
+---@field ordered boolean? one after the other, in the order of their pushes
+---@field fair boolean? groups take turns
+
+---@class nightshift.LimitUse: nightshift.Limit
+---@field queue string
+---@field counts {running: integer, waiting: integer, groups: integer, full_groups: integer, capped: table<string, true>?}
+---@field full boolean its backlog has reached its bound
+---@field stopped number? none starts before
+---@field due number? the next start, by the queue's rate
+---@field lifted true? it ends, once its backlog has been moved
+---@field holds string? what keeps all waiting jobs from starting, in words
+
 ---@class nightshift.QueueStats
 ---@field name string
 ---@field paused boolean
@@ -1486,23 +1530,29 @@ function Job:db() end
 ---@field holder integer? running, busy, lost: its holder
 ---@field host string? the same: his machine
 ---@field pid integer? the same: his process
----@field since number? the same: since when
+---@field since number? the same: since when; limited: since when the places are taken
 ---@field progress number? running, 0 to 1
 ---@field status string? running
 ---@field waited number? unsettled: seconds since its handler has ended
 ---@field server string? unsettled: the server's state of its host's wait
 ---@field lock string? limit: the lock or semaphore it waits for
----@field held_by {id: integer?, name: string?, host: string?, pid: integer?, since: number}[]? limit: job or program
+---@field held_by {id: integer?, name: string?, host: string?, pid: integer?, since: number}[]? limit: job or program;
+---limited: the jobs that have the places, the first three
+---@field limit "running"|"rate"|"order"|"stop"|nil limited: which of them
+---@field group string? limited: the job's group
+---@field running integer? limited: jobs that have a place
+---@field places integer? limited
+---@field before integer? limited: the job that comes first in its ordered group
 ---@field by integer? paused: the job that was paused; running: the same, later
 ---@field left integer? waits, waits_children: jobs it waits for; paused: besides
 ---@field total integer? waits_children: all its children
 ---@field done integer? waits_children: ended children
 ---@field on {id: integer, name: string?, state: nightshift.State?}[]? waits, waits_children: the first three
----@field cause nightshift.Why? waits, waits_children: the one that tells most
+---@field cause nightshift.Why? waits, waits_children, limited: the one that tells most
 ---@field signal string? waits_signal
 ---@field came string[]? waits_signal: names of signals that have come, and that it does not wait for
 ---@field deadline number? waits_signal: when it runs without; poll
----@field due number? scheduled, retry, poll, no_handler
+---@field due number? scheduled, retry, poll, no_handler; limited: when the next may start
 ---@field attempt integer? retry: which one is next
 ---@field max_attempts integer? retry
 ---@field crashes integer? retry
@@ -1529,6 +1579,7 @@ function Job:db() end
 ---| "running"
 ---| "lost" # by a holder that is gone
 ---| "unsettled" # its handler has ended, and the database does not take the verdict
+---| "limited" # its queue or group has no place, no start left, or an earlier job
 ---| "limit" # it runs, and waits for a lock or semaphore
 ---| "paused" # it, or a job above it
 ---| "waits" # for other jobs

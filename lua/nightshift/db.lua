@@ -7,6 +7,7 @@
 local audit = require "nightshift.audit"
 local core = require "nightshift.core"
 local jobs = require "nightshift.jobs"
+local limit = require "nightshift.limit"
 local lock = require "nightshift.lock"
 local options = require "nightshift.options"
 local pauses = require("nightshift.queue").pauses
@@ -92,6 +93,12 @@ function methods:pause_all() return pauses.set(live(self, "pause_all"), nil, tru
 ---@return string? message
 ---@return string? code
 function methods:resume_all() return pauses.set(live(self, "resume_all"), nil, false) end
+
+--- The limits of all queues that have one, by name: see `q:limits`.
+---@return nightshift.LimitUse[]|nil
+---@return string? message
+---@return string? code
+function methods:limits() return limit.list(live(self, "limits")) end
 
 --- Has a host have so many workers, until it ends: its id, or a machine's name. That number.
 ---@param host integer|string

@@ -6,6 +6,7 @@
 local audit = require "nightshift.audit"
 local core = require "nightshift.core"
 local job = require "nightshift.job"
+local limits = require "nightshift.limit"
 local options = require "nightshift.options"
 local scope = require("nightshift.failure").scope
 local units = require "nightshift.units"
@@ -289,7 +290,25 @@ function methods:resume()
   return live(self, "resume"):pause(self.name, false)
 end
 
-scope.watch(methods, { "push", "push_many", "pause", "resume" })
+--- Limits how many of its jobs run at once and start in a time, over all hosts; nil: not at all. It
+-- replaces the limit that the queue has. See doc/limits.md for its parts.
+---@param given nightshift.Limit|nil
+---@return true|nil
+---@return string? message
+---@return string? code
+function methods:limit(given, extra)
+  local handle = live(self, "limit")
+  options.no_more("limit", "a table, or nil", extra)
+  return options.values(limits.set(handle, self.name, given))
+end
+
+--- The limit as it was set, with `counts` of running and waiting jobs; a bare nil: it has none.
+---@return nightshift.LimitUse|nil
+---@return string? message
+---@return string? code
+function methods:limits() return options.values(limits.one(live(self, "limits"), self.name)) end
+
+scope.watch(methods, { "push", "push_many", "pause", "resume", "limit" })
 
 --- Counts per state, and how long the oldest ready job has waited.
 ---@return nightshift.QueueStats|nil

@@ -211,7 +211,8 @@ describe("a command that looks, or changes what is there,", function()
     update = { "1", "--priority", "5" }, ["run-now"] = { "1" }, reprioritise = { "1", "5" },
     move = { "q", "--queue", "r" }, signal = { "1", "1" }, deadline = { "1", "1h" }, status = {}, pause = { "q" },
     resume = { "q" }, ["remove-queue"] = { "q" }, tune = { "--host", "1", "--workers", "1" }, rescue = {},
-    schedules = {}, adopt = { "map.lua" }, health = {}, audit = {}, top = {}, web = { "--listen", "127.0.0.1:0" },
+    schedules = {}, limit = { "q", "--off" }, limits = {},
+    adopt = { "map.lua" }, health = {}, audit = {}, top = {}, web = { "--listen", "127.0.0.1:0" },
   }
   local TELLS <const> = { doctor = true, health = true } -- by 1, as what they have found
   local folder
@@ -701,6 +702,12 @@ describe("--json", function()
     try("rescue", 0, { "rescue", "--wait", "0" })
     try("retain", 0, { "retain", "mail", "--done", "1d" })
     try("retention", 0, { "retention" })
+    try("limit", 0, { "limit", "narrow", "--running", "5", "--group-rate", "10/1s" })
+    try("limits", 0, { "limits" })
+    assert(handle:queue "narrow":push("good", 1))
+    handle:execute([[INSERT INTO nightshift_backlog SELECT queue_id, 'g', `rank`, ready_at, job_id, run, alone, kind
+      FROM nightshift_ready WHERE job_id = (SELECT MAX(id) FROM nightshift_job)]])
+    try("limits QUEUE", 0, { "limits", "narrow" })
     try("prune", 0, { "prune", "--done", "0", "--dead", "0", "--yes" })
     try("doctor", 4, { "doctor" })
     try("version", 0, { "version" })
@@ -719,7 +726,7 @@ describe("--json", function()
     local acted = {}
     for _, row in ipairs(assert(handle:audit { limit = 1000 })) do acted[row.verb .. " " .. row.via] = row.what end
     for _, verb in ipairs { "retry", "cancel", "update", "reprioritise", "deadline", "delete", "move", "signal",
-      "pause", "resume", "tune", "schedule_run", "schedule_pause", "retain", "prune", "adopt", "drain" } do
+      "pause", "resume", "tune", "schedule_run", "schedule_pause", "limit", "retain", "prune", "adopt", "drain" } do
       assert.is_truthy(acted[verb .. " shell"], verb)
     end
     assert.matches("^host %d+ %(pid %d+ on .+%): 2 workers$", acted["tune shell"]) -- the oldest
@@ -795,6 +802,10 @@ describe("in words", function()
     try(0, { "schedules" }, "^no schedules; handlers declare them")
     try(0, { "retain", "mail", "--done", "1d" }, "^QUEUE +DONE .*\nall .*\nmail +1d0h ")
     try(0, { "retention" }, "^QUEUE +DONE .*\nall .*\nmail +1d0h ")
+    try(0, { "limits" }, "^no queue has a limit; `nightshift limit QUEUE")
+    try(0, { "limit", "mail", "--running", "2" }, "^mail: 2 running\n$")
+    try(0, { "limits" }, "^QUEUE +RUNNING +WAITING +GROUPS +LIMIT *\nmail +0/2 +0 +0 +2 running *\n$")
+    try(0, { "limit", "mail", "--off" }, "^mail: no limit\n$")
     try(0, { "prune", "--done", "0", "--dead", "0", "--yes" }, "^deleted %d+ jobs\n$")
     try(1, { "remove-queue", "nowhere" }, "^nightshift: nowhere: .*%(NOT_FOUND%)")
     try(0, { "remove-queue", "mail" }, "^mail removed\n$")

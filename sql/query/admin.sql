@@ -82,6 +82,91 @@ STRAIGHT_JOIN nightshift_unique_key n FORCE INDEX (PRIMARY)
 SET n.held = o.held
 WHERE o.queue_id = ? AND o.ukey = n.ukey AND o.job_id = ? AND n.queue_id = ? AND n.ukey = ?
 
+-- name: admin_limit_back
+-- Params: queue, [[job,run,ready_at,alone,kind],…], of admin_limit_backlog. Keys: PRIMARY of job and
+-- of ready. The jobs are ready where they were, below the floors of all. ready_at 0: see group.
+INSERT IGNORE INTO nightshift_ready (queue_id, `rank`, ready_at, job_id, run, alone, kind)
+SELECT STRAIGHT_JOIN ?, j.`rank`, IF(v.ready_at = 0, j.due, v.ready_at), v.id, v.run, v.alone, v.kind
+FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]',
+  ready_at BIGINT PATH '$[2]', alone INT PATH '$[3]', kind INT UNSIGNED PATH '$[4]')) v
+JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id AND j.run = v.run
+
+-- name: admin_limit_backlog
+-- Params: queue, most. Key: PRIMARY of backlog, the queue's rows; locks them, waiting.
+SELECT job_id, run, ready_at, alone, kind FROM nightshift_backlog FORCE INDEX (PRIMARY)
+WHERE queue_id = ? ORDER BY queue_id, group_key, `rank`, ready_at, job_id LIMIT ? FOR UPDATE
+
+-- name: admin_limit_drop
+-- Params: queue. Keys: PRIMARY of queue and of limit, of_group of grant, PRIMARY of group. Ends a
+-- limit: all that is of it goes.
+BEGIN NOT ATOMIC
+  DECLARE v_queue INT DEFAULT ?;
+  DELETE FROM nightshift_grant WHERE queue_id = v_queue;
+  DELETE FROM nightshift_group WHERE queue_id = v_queue;
+  DELETE FROM nightshift_limit WHERE queue_id = v_queue;
+  UPDATE nightshift_queue SET limited = FALSE, `full` = FALSE WHERE id = v_queue;
+END
+
+-- name: admin_limit_grants
+-- Params: queue. Keys: none, all leases: they are few; PRIMARY of job and of grant. What runs has its
+-- places from the beginning.
+INSERT INTO nightshift_grant (job_id, run, queue_id, group_key, lease, since)
+SELECT STRAIGHT_JOIN j.id, j.run, j.queue_id, COALESCE(j.group_key, ''), l.id, l.claimed
+FROM nightshift_lease l
+JOIN JSON_TABLE(l.jobs, {tokens}) c
+JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = c.id AND j.run = c.run
+WHERE j.queue_id = ?
+ON DUPLICATE KEY UPDATE run = VALUES(run), lease = VALUES(lease)
+
+-- name: admin_limit_groups
+-- Params: whether the groups' rate stays, twice, whether they are ordered, queue. Key: PRIMARY of
+-- group, the queue's rows. The next claim looks anew at which are blocked.
+UPDATE nightshift_group SET next_at = IF(?, next_at, 0), used = IF(?, used, 0), blocked = 0,
+  head = IF(?, head, NULL)
+WHERE queue_id = ?
+
+-- name: admin_limit_headless
+-- Params: queue. Key: PRIMARY of group, the queue's rows. They have no jobs in the backlog.
+UPDATE nightshift_group SET `rank` = 255, ready_at = 0, job_id = 0 WHERE queue_id = ?
+
+-- name: admin_limit_hold
+-- Params: queue. Key: PRIMARY of limit; locks the row, waiting for a claim that admits.
+SELECT rate, rate_span, rate_window, group_rate, group_span, group_window, ordered, lifted
+FROM nightshift_limit WHERE queue_id = ? FOR UPDATE
+
+-- name: admin_limit_lift
+-- Params: queue. Keys: PRIMARY of limit and of queue. Claims move the backlog back to ready; then
+-- they end the limit.
+BEGIN NOT ATOMIC
+  DECLARE v_queue INT DEFAULT ?;
+  UPDATE nightshift_limit SET lifted = TRUE WHERE queue_id = v_queue;
+  UPDATE nightshift_queue SET `full` = FALSE WHERE id = v_queue;
+END
+
+-- name: admin_limit_moved
+-- Params: queue. Key: PRIMARY of backlog, the queue's rows, which are locked.
+DELETE FROM nightshift_backlog WHERE queue_id = ?
+
+-- name: admin_limit_put
+-- Params: queue, running, rate, its span and kind, backlog, the same four of groups, ordered, fair,
+-- and whether the rate is as before. Key: PRIMARY of limit. What has started counts on at the same
+-- rate.
+INSERT INTO nightshift_limit (queue_id, running, rate, rate_span, rate_window, backlog,
+  group_running, group_rate, group_span, group_window, ordered, fair, used)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON DUPLICATE KEY UPDATE next_at = IF(VALUES(used), next_at, 0),
+  stopped = IF(VALUES(used), stopped, 0), used = IF(VALUES(used), used, 0),
+  running = VALUES(running), rate = VALUES(rate), rate_span = VALUES(rate_span),
+  rate_window = VALUES(rate_window), backlog = VALUES(backlog),
+  group_running = VALUES(group_running), group_rate = VALUES(group_rate),
+  group_span = VALUES(group_span), group_window = VALUES(group_window), ordered = VALUES(ordered),
+  fair = VALUES(fair), lifted = FALSE
+
+-- name: admin_limit_queue
+-- Params: whether its backlog is bounded, queue. Key: PRIMARY of queue.
+UPDATE nightshift_queue SET limited = TRUE, `full` = IF(?, `full`, FALSE), removed = FALSE
+WHERE id = ?
+
 -- name: admin_link
 -- Params: parent, child. Key: PRIMARY of child, by its parent. No locks. The child's place.
 SELECT seq FROM nightshift_child WHERE parent = ? AND id = ?

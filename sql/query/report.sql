@@ -47,6 +47,23 @@ FROM (SELECT job_id, run FROM nightshift_scheduled
 STRAIGHT_JOIN nightshift_job j ON j.id = s.job_id AND j.run = s.run
 GROUP BY j.queue_id
 
+-- name: report_counts_backlog
+-- Jobs in the backlogs of limited queues; n is NULL for queues that have more than so many. oldest:
+-- since when the first of a group is ready. Params: how many. Index: limit, all rows; backlog and
+-- group PRIMARY, ranges; job PRIMARY.
+SELECT v.queue_id,
+  IF(v.many, NULL, (SELECT COUNT(*) FROM nightshift_backlog b FORCE INDEX (PRIMARY)
+    STRAIGHT_JOIN nightshift_job j ON j.id = b.job_id AND j.run = b.run
+    WHERE b.queue_id = v.queue_id)) AS n,
+  IF(v.many, (SELECT MIN(g.ready_at) FROM nightshift_group g FORCE INDEX (PRIMARY)
+      WHERE g.queue_id = v.queue_id AND g.job_id > 0),
+    (SELECT MIN(b.ready_at) FROM nightshift_backlog b FORCE INDEX (PRIMARY)
+      WHERE b.queue_id = v.queue_id)) AS oldest
+FROM (SELECT l.queue_id, (SELECT 1 FROM nightshift_backlog b FORCE INDEX (PRIMARY)
+        WHERE b.queue_id = l.queue_id
+        ORDER BY b.queue_id, b.group_key LIMIT 1 OFFSET ?) IS NOT NULL AS many
+      FROM nightshift_limit l FORCE INDEX (PRIMARY) LIMIT {end}) v
+
 -- name: report_counts_dead
 -- Dead jobs among the newest ones. Params: how many are looked at. Index: finished outcome,
 -- backwards, and one row look-up each.
@@ -479,6 +496,101 @@ WHERE r.kind NOT IN (SELECT CRC32(v.name)
     FROM JSON_TABLE(?, '$[*]' COLUMNS (name VARCHAR(100) {bytes} PATH '$')) v)
   AND (? IS NULL OR JSON_CONTAINS(?, JSON_QUOTE(q.name)))
 GROUP BY q.name, j.name ORDER BY n DESC, q.name, j.name LIMIT 20
+
+-- name: report_limit_groups
+-- The groups of a queue with the most jobs among the first of its backlog. Params: queue's name, how
+-- many jobs are looked at, how many groups. Index: key name of queue; PRIMARY of limit, of backlog, a
+-- range, and of group; of_group of grant. Locks: none.
+SELECT b.group_key AS `group`, b.n AS waiting, {now} AS now, COALESCE(g.stopped, 0) AS stopped,
+  COALESCE(g.next_at, 0) AS next_at, COALESCE(g.used, 0) AS used, l.group_rate, l.group_span,
+  l.group_window, IF(l.ordered, 1, l.group_running) AS places,
+  (SELECT COUNT(*) FROM nightshift_grant x
+   STRAIGHT_JOIN nightshift_lease c FORCE INDEX (PRIMARY) ON c.id = x.lease
+   WHERE x.queue_id = b.queue_id AND x.group_key = b.group_key) AS running
+FROM (SELECT queue_id, group_key, COUNT(*) AS n
+      FROM (SELECT queue_id, group_key FROM nightshift_backlog FORCE INDEX (PRIMARY)
+            WHERE queue_id = (SELECT id FROM nightshift_queue WHERE name = ?)
+            ORDER BY queue_id, group_key LIMIT ?) f
+      GROUP BY queue_id, group_key ORDER BY n DESC, group_key LIMIT ?) b
+STRAIGHT_JOIN nightshift_limit l FORCE INDEX (PRIMARY) ON l.queue_id = b.queue_id
+LEFT JOIN nightshift_group g FORCE INDEX (PRIMARY)
+  ON g.queue_id = b.queue_id AND g.group_key = b.group_key
+ORDER BY b.n DESC, b.group_key
+
+-- name: report_limit_job
+-- The limit that a ready job is under, and how far its group is. ahead: the job that comes before it
+-- in its group. Params: job. Index: PRIMARY of job, limit, queue, group; of backlog, the first row of
+-- a group; of_group of grant, lease PRIMARY. Locks: none.
+SELECT q.name AS queue, j.queue_id, COALESCE(j.group_key, '') AS `group`, l.running AS places, l.rate,
+  l.rate_span, l.rate_window, l.next_at, l.used, l.stopped, l.group_running, l.group_rate,
+  l.group_span, l.group_window, l.ordered, l.lifted, {now} AS now,
+  g.stopped AS group_stopped, g.next_at AS group_next_at, g.used AS group_used,
+  (SELECT o.id FROM nightshift_job o FORCE INDEX (PRIMARY) WHERE o.id = g.head) AS head,
+  (SELECT b.job_id FROM nightshift_backlog b FORCE INDEX (PRIMARY)
+   STRAIGHT_JOIN nightshift_job o FORCE INDEX (PRIMARY) ON o.id = b.job_id AND o.run = b.run
+   WHERE b.queue_id = j.queue_id AND b.group_key = COALESCE(j.group_key, '')
+   ORDER BY b.queue_id, b.group_key, b.`rank`, b.ready_at, b.job_id LIMIT 1) AS first,
+  (SELECT COUNT(*) FROM nightshift_grant x
+   STRAIGHT_JOIN nightshift_lease c FORCE INDEX (PRIMARY) ON c.id = x.lease
+   WHERE x.queue_id = j.queue_id) AS held
+FROM nightshift_job j
+STRAIGHT_JOIN nightshift_queue q FORCE INDEX (PRIMARY) ON q.id = j.queue_id AND q.limited
+STRAIGHT_JOIN nightshift_limit l FORCE INDEX (PRIMARY) ON l.queue_id = j.queue_id
+LEFT JOIN nightshift_group g FORCE INDEX (PRIMARY)
+  ON g.queue_id = j.queue_id AND g.group_key = COALESCE(j.group_key, '')
+WHERE j.id = ?
+
+-- name: report_limit_running
+-- Running jobs that have a place, the oldest first, and how many there are in all. Params: queue, a
+-- group twice, NULL: of all, limit. Index: of_group of grant; PRIMARY of lease and of job. Locks:
+-- none.
+SELECT x.job_id AS id, j.name, x.since, COUNT(*) OVER () AS n
+FROM nightshift_grant x FORCE INDEX (of_group)
+STRAIGHT_JOIN nightshift_lease c FORCE INDEX (PRIMARY) ON c.id = x.lease
+LEFT JOIN nightshift_job j ON j.id = x.job_id
+WHERE x.queue_id = ? AND (? IS NULL OR x.group_key = ?)
+ORDER BY x.since, x.job_id LIMIT ?
+
+-- name: report_limits
+-- Queues with limits, by name. held: running jobs that have a place. waiting: jobs in the backlog,
+-- fresh: in ready, 10,000 of each at most. groups: with jobs in the backlog, 1,000 at most;
+-- full_groups: no job of them can start. Params: a queue's name twice, NULL: all. Index: limit, all
+-- rows; PRIMARY of queue, of group, of backlog and of ready, ranges; of_group of grant. Locks: none.
+SELECT v.*,
+  (SELECT COUNT(*) FROM nightshift_grant x
+   STRAIGHT_JOIN nightshift_lease c FORCE INDEX (PRIMARY) ON c.id = x.lease
+   WHERE x.queue_id = v.queue_id) AS held,
+  IF(v.many, 10000, (SELECT COUNT(*) FROM nightshift_backlog b FORCE INDEX (PRIMARY)
+    WHERE b.queue_id = v.queue_id)) AS waiting,
+  IF(v.many_fresh, 10000, (SELECT COUNT(*) FROM nightshift_ready r FORCE INDEX (PRIMARY)
+    WHERE r.queue_id = v.queue_id AND r.job_id > 0)) AS fresh,
+  IF(v.many_groups, 1000, (SELECT COUNT(*) FROM nightshift_group g FORCE INDEX (PRIMARY)
+    WHERE g.queue_id = v.queue_id AND g.job_id > 0)) AS `groups`,
+  IF(v.many_groups, 0, (SELECT COUNT(*) FROM nightshift_group g FORCE INDEX (PRIMARY)
+    WHERE g.queue_id = v.queue_id AND g.job_id > 0 AND g.group_key <> ''
+      AND (g.stopped > v.now OR (v.ordered AND g.head <> g.job_id)
+        OR (v.group_rate IS NOT NULL AND v.group_window AND g.used >= v.group_rate
+            AND g.next_at + v.group_span > v.now)
+        OR (v.group_rate IS NOT NULL AND NOT v.group_window
+            AND g.next_at - v.group_span + v.group_span DIV v.group_rate > v.now)
+        OR (SELECT COUNT(*) FROM nightshift_grant x
+            STRAIGHT_JOIN nightshift_lease c FORCE INDEX (PRIMARY) ON c.id = x.lease
+            WHERE x.queue_id = g.queue_id AND x.group_key = g.group_key)
+          >= IF(v.ordered, 1, v.group_running)))) AS full_groups
+FROM (SELECT q.name AS queue, l.queue_id, l.running AS places, l.rate, l.rate_span, l.rate_window,
+    l.backlog, l.group_running, l.group_rate, l.group_span, l.group_window, l.ordered, l.fair,
+    l.next_at, l.used, l.stopped, l.lifted, q.`full` AS is_full, {now} AS now,
+    (SELECT 1 FROM nightshift_backlog b FORCE INDEX (PRIMARY) WHERE b.queue_id = l.queue_id
+     ORDER BY b.queue_id, b.group_key LIMIT 1 OFFSET 10000) IS NOT NULL AS many,
+    (SELECT 1 FROM nightshift_ready r FORCE INDEX (PRIMARY) WHERE r.queue_id = l.queue_id
+     ORDER BY r.queue_id, r.`rank` LIMIT 1 OFFSET 10000) IS NOT NULL AS many_fresh,
+    (SELECT 1 FROM nightshift_group g FORCE INDEX (PRIMARY) WHERE g.queue_id = l.queue_id
+     ORDER BY g.queue_id, g.group_key LIMIT 1 OFFSET 1000) IS NOT NULL AS many_groups
+  FROM nightshift_limit l
+  STRAIGHT_JOIN nightshift_queue q FORCE INDEX (PRIMARY) ON q.id = l.queue_id
+  WHERE ? IS NULL OR q.name = ?
+  LIMIT 9223372036854775807) v
+ORDER BY v.queue
 
 -- name: report_mended
 -- Jobs and rows that were in no place, or in a wrong one, and have been repaired. Index: small

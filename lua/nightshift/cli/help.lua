@@ -48,6 +48,9 @@ help.EXAMPLES = {
   pause = { "pause mail", "pause --name email.send", "pause 4711", "pause --all" },
   resume = { "resume mail", "resume --all" },
   ["remove-queue"] = { "remove-queue old" },
+  limit = { "limit mail --running 100 --rate 500/1m", "limit api --group-running 2 --group-rate 10/1s --fair",
+    "limit events --ordered", "limit mail --off" },
+  limits = { "limits", "limits api", "limits --json" },
   audit = { "audit", "audit --since 1d --verb cancel --json" },
   tune = { "tune --host web1 --workers 8", "tune orders --rate 100" },
   rescue = { "rescue --wait 5s" },
@@ -90,7 +93,8 @@ local COMMANDS <const> = {
   submit = "push", kill = "cancel", stop = "cancel", rm = "delete", requeue = "retry", purge = "prune",
   cleanup = "prune", reprioritize = "reprioritise", priority = "reprioritise", cron = "schedules", setup = "init",
   ui = "web", dashboard = "web", page = "web", install = "init", upgrade = "migrate", check = "doctor", test = "run",
-  exec = "run", rename = "move", log = "audit", history = "audit",
+  exec = "run", rename = "move", log = "audit", history = "audit", throttle = "limit", rate = "limit",
+  concurrency = "limit",
 }
 local STATES <const> = {
   failed = "dead", error = "dead", queued = "ready", pending = "ready", open = "ready", active = "running",

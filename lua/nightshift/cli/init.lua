@@ -20,7 +20,7 @@ local MODULES <const> = {
   { "jobs", "jobs", "errors", "show", "why", "wait", "retry", "cancel", "delete", "update", "run-now", "reprioritise",
     "move", "signal" },
   { "tree", "deadline" }, { "queues", "status", "rescue", "tune", "pause", "resume", "remove-queue", "audit" },
-  { "scale", "scale" }, { "top", "top" }, { "web", "web" },
+  { "scale", "scale" }, { "limits", "limit", "limits" }, { "top", "top" }, { "web", "web" },
   { "schedules", "schedules" }, { "run", "run" }, { "config", "config" }, { "help", "help", "completion" },
 }
 

@@ -4,13 +4,16 @@
 local context = require "nightshift.cli.context"
 local core = require "nightshift.core"
 local hosts = require "nightshift.report.hosts"
-local admin = require "nightshift.source.admin"
+local limit = require "nightshift.limit"
 local options = require "nightshift.options"
 local output = require "nightshift.cli.output"
 local pauses = require("nightshift.queue").pauses
 local report = require "nightshift.report"
 local units = require "nightshift.units"
-local versions = require "nightshift.versions"
+
+-- Loaded by the few commands that need them.
+local admin = options.later(function() return require "nightshift.source.admin" end)
+local versions = options.later(function() return require "nightshift.versions" end)
 
 local queues = { commands = {} }
 local commands = queues.commands
@@ -143,7 +146,7 @@ local function remarks(row)
   local list = {}
   if row.paused then list[#list + 1] = "paused" end
   if row.rate then list[#list + 1] = units.number(row.rate) .. "/s" end
-  for _, trouble in ipairs(admin.troubles(row)) do list[#list + 1] = output.one_line(trouble, 120) end
+  for _, trouble in ipairs(admin().troubles(row)) do list[#list + 1] = output.one_line(trouble, 120) end
   if row.error then list[#list + 1] = output.one_line(row.error, 80) end
   return table.concat(list, ", ")
 end
@@ -242,7 +245,7 @@ local function show_queues(stats)
   output.line()
   output.table(holder_columns(stats.now), stats.holders)
   for _, row in ipairs(stats.holders) do
-    if row.load_error then output.line(output.safe(versions.failure(row, stats.now - row.load_ended))) end
+    if row.load_error then output.line(output.safe(versions().failure(row, stats.now - row.load_ended))) end
     if row.unsettled then output.line(unsettled_text(row)) end
   end
 end
@@ -305,8 +308,8 @@ local function add_errors(add, db)
   end
 end
 
---- Ready jobs of queues that are not paused, and have handlers.
-local function add_late(add, stats, unserved)
+--- Ready jobs of queues of which nothing else has said why they wait.
+local function add_late(add, stats, explained)
   local waits = 0
   for _, row in ipairs(stats.queues) do waits = waits + (row.paused and 0 or row.ready) end
   if #stats.holders == 0 then
@@ -314,18 +317,32 @@ local function add_late(add, stats, unserved)
     return
   end
   for _, row in ipairs(stats.queues) do
-    if not row.paused and not unserved[row.name] and row.oldest and row.oldest > LATE then
+    if not row.paused and not explained[row.name] and row.oldest and row.oldest > LATE then
       add("jobs --state ready" .. option("--queue", row.name), ("a job of queue '%s' has been ready for %s"):format(
         output.one_line(row.name, 60), output.span(row.oldest)))
     end
   end
 end
 
-local function show_next(db, stats)
+--- Limits that keep all waiting jobs of their queue from starting. Gives the queues.
+local function add_full(add, limits, stats)
+  local held, paused = {}, {}
+  for _, row in ipairs(stats.queues) do paused[row.name] = row.paused end
+  for _, row in ipairs(limits) do
+    if row.holds and not paused[row.queue] and not stats.paused.all then
+      held[row.queue] = true
+      add("limits" .. option("", row.queue):gsub("^ ", "", 1), ("full limit: %s"):format(row.holds))
+    end
+  end
+  return held
+end
+
+local function show_next(db, stats, limits)
   local lines = {}
   local function add(command, cause) lines[#lines + 1] = ("next: nightshift %s  # %s"):format(command, cause) end
   add_paused(add, stats)
   local unserved = add_unserved(add, stats)
+  for name in pairs(add_full(add, limits, stats)) do unserved[name] = true end
   for _, row in ipairs(stats.holders) do
     if row.unsettled then
       add("doctor", "the database does not take verdicts")
@@ -368,15 +385,17 @@ function commands.status(args)
   local db <close> = context.connect(args)
   local stats = context.must(db:stats())
   local slots = context.must(db:slots())
-  local adopted = context.list(db, admin.status)
+  local adopted = context.list(db, admin().status)
   local running = context.must(report.progress(db._handle, args.json and EVERY or SHOWN + 1))
   local mended = context.must(units.rows(db._handle:execute "@report_mended"))
+  local limits = context.list(db, function(one) return limit.list(one._handle) end)
   if args.json then
+    for _, row in ipairs(limits) do require("nightshift.cli.limits").plain(row) end
     return output.json {
       now = stats.now, queues = core.array(stats.queues), paused = stats.paused, holders = core.array(stats.holders),
       slots = core.array(slots), unserved = core.array(stats.unserved), mended = core.array(mended),
       running = core.array(running),
-      adopted = { tables = core.array(adopted) }, shards = stats.shards, missing = stats.missing,
+      adopted = { tables = core.array(adopted) }, limits = limits, shards = stats.shards, missing = stats.missing,
     }
   end
   show_shards(stats)
@@ -391,7 +410,7 @@ function commands.status(args)
     output.line(("%d mended: %s, last %s"):format(row.n, WRONG[row.what] or row.what,
       output.time(row.last)))
   end
-  show_next(db, stats)
+  show_next(db, stats, limits)
 end
 
 --- A queue, which an adopted table is, too.
@@ -521,9 +540,9 @@ function commands.tune(args)
   if not args.table then context.fail(context.USAGE, "give --host with --workers, or TABLE with --rate") end
   if not args.rate then context.fail(context.USAGE, "give --rate") end
   local rate = tonumber(args.rate) or context.fail(context.USAGE, "--rate must be a number, got '%s'", args.rate)
-  rate = context.checked(admin.TUNE.rate, rate, "--rate")
+  rate = context.checked(admin().TUNE.rate, rate, "--rate")
   local db <close> = context.connect(args)
-  context.must(admin.tune(db._handle, args.table, { rate = rate }))
+  context.must(admin().tune(db._handle, args.table, { rate = rate }))
   if args.json then return output.json { table = args.table, rate = rate } end
   output.line(args.table .. " tuned")
 end

@@ -95,6 +95,7 @@ local ROLES = {
       { "nightshift_child", "SELECT" },
       { "nightshift_edge", "SELECT" },
       { "nightshift_finished", "SELECT" },
+      { "nightshift_grant", "SELECT" },
       { "nightshift_group", "SELECT" },
       { "nightshift_history", "SELECT" },
       { "nightshift_holder", "SELECT" },

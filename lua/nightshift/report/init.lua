@@ -54,7 +54,7 @@ local function add(tally, state, rows)
   if looked >= LOOKED then tally.cut[state] = true end
 end
 
---- Adds jobs in ready, and due jobs that are not yet moved there.
+--- Adds jobs in ready and in backlogs of limited queues, and due jobs that are not yet moved there.
 local function add_ready(tally)
   local rows, lanes = ask(tally, "ready", MOST), nil
   for _, row in ipairs(rows) do
@@ -66,6 +66,9 @@ local function add_ready(tally)
     end
   end
   add(tally, "ready", rows)
+  local ok, backlog = pcall(ask, tally, "backlog", MOST)
+  if ok then add(tally, "ready", backlog) -- an account with older grants may not see them
+  elseif type(backlog) ~= "table" or backlog.code ~= "DENIED" then error(backlog, 0) end
   add(tally, "ready", ask(tally, "due", LOOKED))
 end
 

@@ -9,6 +9,7 @@
 
 local core = require "nightshift.core"
 local hosts = require "nightshift.report.hosts"
+local limits = require "nightshift.report.limits"
 local units = require "nightshift.units"
 
 local why = {}
@@ -168,8 +169,8 @@ local look
 
 -- Which of several facts to follow: the least likely to move by itself.
 local WEIGHT = { paused = 5, waits = 5, waits_children = 5, waits_signal = 5, no_handler = 4, no_host = 4, lost = 4,
-  queue_paused = 4, all_paused = 4, name_paused = 4, quiet = 3, scheduled = 2, retry = 2, poll = 2, busy = 1, limit = 1,
-  finished = -1 }
+  queue_paused = 4, all_paused = 4, name_paused = 4, quiet = 3, scheduled = 2, retry = 2, poll = 2, limited = 2,
+  busy = 1, limit = 1, finished = -1 }
 
 --- Adds to `fact` the jobs of `ids` that it waits for, and the one to follow.
 local function follow(handle, fact, ids, depth, seen)
@@ -479,9 +480,18 @@ local function capacity(handle, rows, queue)
   return workers, held
 end
 
-local function ready(handle, row)
+--- How its queue's limit holds the job back; nil: it does not.
+local function held_by_limit(handle, row, depth, seen)
+  local fact = limits.hold(handle, row.id)
+  if fact and fact.before and depth < DEPTH then follow(handle, fact, { fact.before }, depth + 1, seen) end
+  return fact
+end
+
+local function ready(handle, row, depth, seen)
   local by, switch = switched_off(row)
   if by then return { kind = by, says = "is ready, but " .. switch } end
+  local held_back = held_by_limit(handle, row, depth, seen)
+  if held_back then return held_back end
   local found = hosts_for(handle, row)
   if #found.serve == 0 then return no_host(row, found) end
   if #found.know == 0 then return no_handler(handle, row) end
@@ -515,7 +525,7 @@ local function examine(handle, row, depth, seen)
   if row.unmet > 0 and row.waits then return waits_children(handle, row, depth, seen) end
   if row.unmet > 0 then return waits(handle, row, depth, seen) end
   if row.due > row.now then return add_unserved(scheduled(handle, row), handle, row) end
-  return ready(handle, row)
+  return ready(handle, row, depth, seen)
 end
 
 --- Adds that it is too late for the job: the next claim ends it.
