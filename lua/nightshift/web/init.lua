@@ -17,7 +17,7 @@ local web = {}
 
 -- In the order of the navigation; the key behind "g" that leads there.
 local PAGES <const> = {
-  { "overview", "o" }, { "queues", "q" }, { "jobs", "j" }, { "job" }, { "schedules", "s" }, { "errors", "e" },
+  { "overview", "o" }, { "queues", "q" }, { "jobs", "j" }, { "job" }, { "limits", "l" }, { "schedules", "s" }, { "errors", "e" },
   { "adopted", "a" }, { "hosts", "h" }, { "audit", "u" }, { "runs" },
 }
 
