@@ -88,7 +88,7 @@ function nightshift.open(where) end
 ---@field shards fun(self: nightshift.Sharded): {shard: integer?, place: string, away: string?}[] all, in the order of
 ---the list
 
---- Opens several databases as one, each with a number.
+--- Opens several databases as one, each with a number: see doc/sharding.md.
 ---@param list (string|nightshift.ShardOptions)[]? URLs, with `shard=N` in them; default: those of $NIGHTSHIFT_URL, with
 ---blanks between them
 ---@return nightshift.Sharded? db

@@ -3,6 +3,8 @@
 -- a database: the one of all specs, and two that are stopped.
 
 local db = require "spec.support.db"
+local http = require "socket.http"
+local ltn12 = require "ltn12"
 local nightshift = require "nightshift"
 local nst = require "nst"
 local number = require "nightshift.sharded.number"
@@ -418,6 +420,54 @@ describe("sharded:", function()
     end)
   end)
 
+  -- ------------------------------------------------------------------- the page
+
+  local page -- its address
+
+  local function start_page()
+    local p = proc.start { proc.program, "web", "--listen", "127.0.0.1:0", "--prefix", "/p",
+      env = { NIGHTSHIFT_URL = table.concat(list, " ") } }
+    page = p:wait_line "the pages are at http://([^%s]+)/"
+  end
+
+  --- Status, body and headers of a page, or of a form that is sent.
+  local function ask(path, form)
+    local parts, headers = {}, { ["content-type"] = "application/x-www-form-urlencoded" }
+    headers["content-length"] = form and #form or nil
+    local _, status, got = http.request { url = "http://" .. page .. path, method = form and "POST" or "GET",
+      headers = form and headers or nil, source = form and ltn12.source.string(form) or nil,
+      sink = ltn12.sink.table(parts), redirect = false }
+    return status, table.concat(parts), got
+  end
+
+  describe("the page", function()
+    it("shows all databases, and the pages of each", function()
+      start_page()
+      local id = assert(all:queue "page":push("looked.at", 1, { key = key_of(7) }))
+      local status, body = ask "/"
+      assert.equal(200, status)
+      says("<h1>All databases</h1>", body)
+      for i, shard in ipairs(NUMBERS) do
+        says(('<a href="/p/shard/%d">localhost/%s</a>'):format(shard, names[i]), body)
+      end
+      says('<a href="/p/jobs?queue=page">page</a>', body)
+      says(('href="/p/shard/7/jobs/%d"'):format(id), select(2, ask "/jobs?queue=page&state=ready"))
+      says("looked.at", select(2, ask(("/shard/7/jobs/%d"):format(id))))
+      assert.equal(404, (ask(("/shard/1/jobs/%d"):format(id))))
+      assert.equal(404, (ask "/shard/5"))
+      local found, _, got = ask("/find?q=" .. id)
+      assert.same({ 303, ("/p/shard/7/jobs/%d"):format(id) }, { found, got.location })
+      body = select(2, ask "/shard/7/queues")
+      says('<a href="/p/" data-key="d"', body)
+      local csrf = body:match 'name="csrf" value="(%x+)"'
+      assert.equal(303, (ask("/shard/7/queues/pause", "queue=page&csrf=" .. csrf)))
+      assert.is_true(all:shard(7):queue "page":stats().paused)
+      assert.is_false(all:shard(0):queue "page":stats().paused)
+      assert.equal(403, (ask("/shard/0/queues/pause", "queue=page&csrf=1")))
+      assert(all:cancel { queue = "page" })
+    end)
+  end)
+
   -- ---------------------------------------------------------------- one is away
 
   describe("a database that is away", function()
@@ -431,7 +481,14 @@ describe("sharded:", function()
       local q = all:queue "away"
       local mine = assert(q:push("x", 1, { key = key_of(1) }))
       local other = assert(q:push("x", 1, { key = key_of(7) }))
+      start_page()
+      assert.equal(200, (ask "/shard/1/jobs"))
       servers[2]:kill()
+      local status, body = ask "/"
+      assert.equal(200, status)
+      says("is away", body)
+      assert.equal(503, (ask "/shard/1/jobs"))
+      assert.equal(200, (ask "/shard/0/jobs"))
       local id, message, code, _ = q:push("x", 1, { key = key_of(1) })
       assert.same({ nil, "GONE" }, { id, code })
       says("shard 1 (localhost/" .. names[2] .. ") is away: ", message)
@@ -467,6 +524,7 @@ describe("sharded:", function()
       assert(blind:queue "away":push("x"))
       servers[2]:start()
       eventually(function() return all:job(mine) end, 10)
+      eventually(function() return ask "/shard/1/jobs" == 200 end, 10)
       assert(all:resume_name "x")
       assert.is_nil(all:jobs { queue = "away" }.missing)
       assert(all:cancel { queue = "away" })

@@ -38,6 +38,12 @@ CRC32(CONCAT_WS(' ', @@hostname, @@port, @@socket, @@datadir, @@server_id))
 -- Behind `JSON_TABLE(text, `: the column of [id,…].
 '$[*]' COLUMNS (id BIGINT PATH '$')
 
+-- mark: ready_rows
+-- Behind `JSON_TABLE(text, `: the columns of [[queue,rank,ready_at,job,run,alone,kind],…].
+'$[*]' COLUMNS (queue_id INT PATH '$[0]', `rank` TINYINT UNSIGNED PATH '$[1]',
+  ready_at BIGINT PATH '$[2]', id BIGINT PATH '$[3]', run INT UNSIGNED PATH '$[4]',
+  alone BOOLEAN PATH '$[5]', kind INT UNSIGNED PATH '$[6]')
+
 -- mark: rows
 -- Behind `JSON_TABLE(text, `: the columns of [[row,job],…].
 '$[*]' COLUMNS (row_id BIGINT PATH '$[0]', job BIGINT PATH '$[1]')

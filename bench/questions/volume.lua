@@ -99,7 +99,8 @@ end
 -- -------------------------------------------------------------------- reports
 
 -- At scale 1: 100,000 claimed jobs, in batches of 500. In two queues 500,000 ready, 350,000
--- scheduled and 50,000 waiting ones. And five million ended jobs, each fiftieth dead.
+-- scheduled and 50,000 waiting ones. And five million ended jobs, each fiftieth dead: 100,000 are the
+-- children of one.
 function measures.looking()
   local function count(n) return math.max(10, math.floor(n * scale)) end
   local claimed, ready, scheduled, waiting = count(100000), count(500000), count(350000), count(50000)
@@ -138,6 +139,8 @@ function measures.looking()
     0, 0, 0, 10, 5, 1, 1, ? - ?, ? - seq, 'cancel', seq
   FROM seq_1_to_%d]]):format(NAME, PAYLOAD, ended), now, HOUR, now)
 
+  run(("INSERT INTO nightshift_child (parent, seq, id) SELECT 1, seq, seq * 10 FROM seq_1_to_%d"):format(count(100000)))
+
   local function ask(title, answer)
     local times, most = {}, 0
     for i = 0, 10 do
@@ -156,6 +159,8 @@ function measures.looking()
   local a_claimed, a_ready, a_scheduled = of(0, claimed), of(claimed, ready), of(claimed + ready, scheduled)
 
   ask("db:stats, as status shows it", function() return db:stats() end)
+  ask("db:scale", function() return db:scale() end)
+  ask("db:children, of 100,000", function() return db:children(1) end)
   ask("db:job, claimed", function(i) return db:job(a_claimed(i)) end)
   ask("db:job, ready", function(i) return db:job(a_ready(i)) end)
   ask("db:why, claimed", function(i) return db:why(a_claimed(i)) end)

@@ -353,7 +353,7 @@ function limit.groups(handle, name, count)
   if not rows then return nil, message, code end
   for _, row in ipairs(rows) do
     row.due = limit.next_start(row, row.group_rate, row.group_span, row.group_window)
-    if row.blocked > row.now then row.due = math.max(row.due or 0, row.blocked) end
+    if row.stopped > row.now then row.due = math.max(row.due or 0, row.stopped) end
     row.due = row.due and row.due / 1000000
   end
   return rows

@@ -123,21 +123,20 @@ local function through_scheduled(m, state, last)
   through(m, state, "filter_scheduled", {}, { 0, 0, 0 }, by "run_at", { last })
 end
 
+--- The place behind a row of a backlog.
+local function behind_backlog(row)
+  local q, g, r, at = row.queue_id, row.group_key or "", row.rank or 0, row.ready_at or 0
+  return { q, q, g, q, g, r, q, g, r, at, q, g, r, at, row.id or 0 }
+end
+
 local walks = {}
 
 function walks.scheduled(m, state) through_scheduled(m, state, m.last.run_at) end
 
-local function through_jobs(m, state)
-  through(m, state, "filter_jobs", {}, { 0 }, function(row) return { row.id } end, { m.last.id })
-end
-
 -- First jobs that are due and not yet moved into ready, for they are moved there meanwhile. A push
 -- of many gives each job a place some µs behind the one before, so a place may lie ahead. Jobs that
--- the verb puts into ready have a later one. Where a queue has a limit, all live jobs are looked at:
--- no key leads through the backlogs, and claims move jobs there.
+-- the verb puts into ready have a later one.
 function walks.ready(m, state)
-  local wanted = m.wanted.queue
-  if must(filter.call(m.handle, "report_limit_any", wanted, wanted))[1] then return through_jobs(m, state) end
   local last = must(m.handle:now()) + AHEAD
   core.sleep(AHEAD / 1000000)
   through_scheduled(m, state, last)
@@ -146,6 +145,8 @@ function walks.ready(m, state)
       through(m, state, "filter_ready", { lane.queue_id, lane.rank }, { 0, 0, 0 }, by "ready_at", { last }, true)
     end
   end
+  local from = behind_backlog { queue_id = m.wanted.queue ~= core.null and m.wanted.queue or 0 }
+  through(m, state, "filter_backlog", {}, from, behind_backlog, { last })
 end
 
 function walks.running(m, state)
@@ -153,6 +154,10 @@ function walks.running(m, state)
   for first = 1, #rows, PAGE do
     m.each(state, matching(m, state, table.move(rows, first, math.min(first + PAGE - 1, #rows), 1, {})))
   end
+end
+
+local function through_jobs(m, state)
+  through(m, state, "filter_jobs", {}, { 0 }, function(row) return { row.id } end, { m.last.id })
 end
 
 walks.waiting = through_jobs

@@ -19,10 +19,12 @@
 **                  C: a COMMIT) and how many bytes had passed at its end
 **   freeze | strand   all connections | those there are now stand still: open,
 **                  but nothing passes, until "thaw"
-**   delay MS       each reply comes that much later
+**   delay MS       each reply comes that much later; it may have a fraction
 **   close          closes all connections
 **   refuse | admit new connections are closed at once | are served again
 **   refuse N       the next N connections are closed at once
+**   turns          how often a client has waited since the last time, for each connection in
+**                  the order of their coming; exact while there is a delay
 **   accepts        how many connections came since the last time, and how many
 **                  of them within the busiest second
 ** One thread, one loop: when a command is answered it is in force.
@@ -55,7 +57,9 @@ typedef struct pair {
   int client, server; /* -1: free */
   bool doomed;        /* its COMMIT is on the way: drop the reply */
   bool frozen;
-  long long held;     /* a reply waits until then, ms; 0: none */
+  bool asked;         /* the client has sent something, or waits for the greeting */
+  size_t number;      /* of the connection, modulo PAIRS */
+  long long held;     /* a reply waits until then, µs; 0: none */
   framing up, down;
   bool preparing; /* a statement that commits; the next reply has its number */
   unsigned char whole[4]; /* that number; 0: none */
@@ -72,16 +76,18 @@ static long long passed, limit = -1; /* bytes; -1: no cut is armed */
 static int commits;                  /* which COMMIT to cut; 0: none */
 static long long refusals;           /* connections to be closed at once */
 static bool cut_after, fired, lasting, refusing, freezing;
-static long long delay;
+static long long delay; /* µs */
 static edge edges[EDGES];
 static size_t nedges;
 static long long times[TIMES]; /* ms of each accept */
 static size_t ntimes;
+static unsigned turns[PAIRS]; /* waits of each connection */
+static size_t numbered;       /* connections so far */
 
-static long long now_ms(void) {
+static long long now_us(void) {
   struct timespec t;
   clock_gettime(CLOCK_MONOTONIC, &t);
-  return (long long)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+  return (long long)t.tv_sec * 1000000 + t.tv_nsec / 1000;
 }
 
 /* ------------------------------------------------------------ connections */
@@ -126,7 +132,7 @@ static void admit(int listener) {
   int server;
   pair *p = pairs;
   if (ntimes < TIMES)
-    times[ntimes++] = now_ms();
+    times[ntimes++] = now_us() / 1000;
   while (p < pairs + PAIRS && p->client >= 0)
     p++;
   server = unix_socket(target, &a);
@@ -137,7 +143,8 @@ static void admit(int listener) {
     refusals -= refusals > 0;
     return;
   }
-  *p = (pair){.client = client, .server = server, .frozen = freezing};
+  *p = (pair){.client = client, .server = server, .frozen = freezing, .asked = true,
+              .number = numbered++ % PAIRS};
 }
 
 /* ------------------------------------------------------------------ bytes */
@@ -245,6 +252,7 @@ static void from_client(pair *p) {
     p->doomed = cut_after;
     n = (ssize_t)(cut_after ? end : at);
   }
+  p->asked = true;
   if (!pass(p, 'c', b, (size_t)n))
     hang_up(p);
   else if (cut && !cut_after)
@@ -255,10 +263,12 @@ static void from_server(pair *p) {
   static unsigned char b[65536];
   ssize_t n;
   if (delay > 0 && p->held == 0) {
-    p->held = now_ms() + delay;
+    p->held = now_us() + delay;
     return;
   }
   p->held = 0;
+  turns[p->number] += p->asked;
+  p->asked = false;
   n = read(p->server, b, sizeof b);
   if (n > 0 && p->doomed)
     fire(p);
@@ -295,6 +305,13 @@ static void accepts(FILE *out) {
   ntimes = 0;
 }
 
+static void tell_turns(FILE *out) {
+  for (size_t i = 0; i < numbered && i < PAIRS; i++)
+    fprintf(out, "%u ", turns[i]);
+  fputc('\n', out);
+  memset(turns, 0, sizeof turns);
+}
+
 static void tell_fired(FILE *out) {
   fprintf(out, "%s\n", fired ? "yes" : "no");
   fired = lasting = false;
@@ -327,6 +344,7 @@ static bool do_word(const char *word) {
 
 static void command(const char *line, FILE *out) {
   long long n;
+  double ms;
   char word[16] = "";
   bool known = true;
   sscanf(line, "%15s", word);
@@ -334,13 +352,15 @@ static void command(const char *line, FILE *out) {
     report(out);
   else if (strcmp(word, "accepts") == 0)
     accepts(out);
+  else if (strcmp(word, "turns") == 0)
+    tell_turns(out);
   else if (strcmp(word, "fired") == 0)
     tell_fired(out);
   else {
     if (sscanf(line, "cut %lld", &n) == 1)
       passed = 0, fired = false, limit = n;
-    else if (sscanf(line, "delay %lld", &n) == 1)
-      delay = n;
+    else if (sscanf(line, "delay %lf", &ms) == 1)
+      delay = (long long)(ms * 1000);
     else if (sscanf(line, "refuse %lld", &n) == 1)
       refusals = n;
     else if (sscanf(line, "commit %15s %lld", word, &n) == 2)
@@ -355,21 +375,22 @@ static void command(const char *line, FILE *out) {
 /* ------------------------------------------------------------------- loop */
 
 /* What to wait for on one side; -1 is left out by poll. */
-static int wanted(const pair *p, int fd, bool server, long long now, int *wait) {
+static int wanted(const pair *p, int fd, bool server, long long now, long long *wait) {
   if (fd < 0 || p->frozen)
     return -1;
   if (!server || p->held <= now)
     return fd;
   if (*wait < 0 || p->held - now < *wait)
-    *wait = (int)(p->held - now);
+    *wait = p->held - now;
   return -1;
 }
 
 static void turn(int listener, FILE *in, FILE *out) {
   static struct pollfd fds[2 + 2 * PAIRS];
   char line[80];
-  int wait = -1;
-  long long now = now_ms();
+  struct timespec rest;
+  long long wait = -1; /* µs */
+  long long now = now_us();
   fds[0] = (struct pollfd){freezing ? -1 : listener, POLLIN, 0};
   fds[1] = (struct pollfd){fileno(in), POLLIN, 0};
   for (int i = 0; i < PAIRS; i++) {
@@ -379,7 +400,8 @@ static void turn(int listener, FILE *in, FILE *out) {
     fds[3 + 2 * i] =
         (struct pollfd){wanted(p, p->server, true, now, &wait), POLLIN, 0};
   }
-  if (poll(fds, 2 + 2 * PAIRS, wait) < 0)
+  rest = (struct timespec){(time_t)(wait / 1000000), (long)(wait % 1000000 * 1000)};
+  if (ppoll(fds, 2 + 2 * PAIRS, wait < 0 ? NULL : &rest, NULL) < 0)
     return;
   for (int i = 0; i < PAIRS; i++) {
     if (fds[2 + 2 * i].revents && pairs[i].client >= 0)

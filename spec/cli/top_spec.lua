@@ -417,4 +417,25 @@ describe("top", function()
     t:shows "DENIED: "
     t:close()
   end)
+
+  it("shows several databases together, and acts on their jobs", function()
+    local urls, ids = {}, {}
+    for i = 1, 2 do
+      local empty = db.shared():empty()
+      assert.equal(0, (proc.nightshift({ "init", "--shard", tostring(i) }, empty)))
+      urls[i] = ("%s&shard=%d"):format(empty, i)
+    end
+    local all <close> = assert(nightshift.sharded(urls))
+    for i = 1, 2 do ids[i] = assert(all:shard(i):queue "both":push("wide", { n = i }, { delay = "1h" })) end
+    local t = start(table.concat(urls, " "))
+    t:shows("2 databases", "QUEUES 1", "0 ready  0 running  2 scheduled")
+    t:keys "Enter"
+    t:shows("JOBS OF both", tostring(ids[1]), tostring(ids[2]))
+    t:keys("Enter")
+    t:shows("wide", '{"n":2}')
+    t:keys("c", "y")
+    t:shows(("job %d is cancelled"):format(ids[2]))
+    assert.equal("cancelled", all:job(ids[2]).state)
+    t:close()
+  end)
 end)

@@ -413,3 +413,98 @@ describe("the holder of a job", function()
     assert.not_equal(holders[1], holders[2])
   end)
 end)
+
+-- A start of a host asked for each statement by itself whether it may be run: 258 waits on one
+-- connection. A proxy with a delay counts how often a client waits.
+describe("waits for the server, by a proxy:", function()
+  local way, there, url
+
+  before_each(function()
+    url = db.fresh()
+    way = proxy.start(db.shared())
+    there = way:url(url)
+    way:tell "delay 5"
+  end)
+
+  -- Of all connections since the last time, and of the one that has waited most.
+  local function waits()
+    local sum, most = 0, 0
+    for n in way:tell("turns"):gmatch "%d+" do
+      n = math.tointeger(tonumber(n))
+      sum, most = sum + n, math.max(most, n)
+    end
+    return sum, most
+  end
+
+  it("a push is one, a claim 5, an ack 7", function()
+    local handle <close> = assert(nightshift.open(there))
+    local q = handle:queue "q"
+    local found
+    for _ = 1, 4 do -- statements are prepared with their first use
+      found = {}
+      waits()
+      assert(q:push("a", 1))
+      found[1] = waits()
+      local job = assert(q:claim())
+      found[2] = waits()
+      assert(job:ack(1))
+      found[3] = waits()
+    end
+    assert.is_true(found[1] <= 1 and found[2] <= 5 and found[3] <= 7, table.concat(found, " "))
+  end)
+
+  it("a first claim, which registers and prepares, is 22 at most", function()
+    assert(assert(nightshift.open(url)):queue("q"):push("a", 1))
+    local handle <close> = assert(nightshift.open(there))
+    local opened = waits()
+    assert(handle:queue("q"):claim())
+    local claimed = waits()
+    assert.is_true(opened <= 12 and claimed <= 22, opened .. " " .. claimed)
+  end)
+
+  it("a host is ready after 40 on its connection, and has ended its first job after 90", function()
+    assert(assert(nightshift.open(url)):queue("q"):push("a", 1))
+    local h = host.start(there, "return { a = function() end }")
+    local _, ready = waits()
+    local handle <close> = assert(nightshift.open(url))
+    eventually(function() return handle:queue("q"):stats().running + handle:queue("q"):stats().ready == 0 end)
+    local _, done = waits()
+    host.stop(h)
+    assert.is_true(ready <= 40 and ready + done <= 90, ready .. " " .. done)
+  end)
+end)
+
+-- A statement is prepared and run in one go: its execution names the number that the server will
+-- give it. The caller's own SQL may take numbers in between.
+it("a statement runs though the server gives it another number than was guessed", function()
+  local url, name = db.fresh()
+  db.sql("CREATE PROCEDURE takes_a_number() EXECUTE IMMEDIATE 'DO 1'", name)
+  local handle <close> = assert(nightshift.open(url))
+  for i = 1, 3 do
+    for _ = 1, i do assert(handle:execute "CALL takes_a_number()") end
+    local q = handle:queue("q" .. i)
+    local id = assert(q:push("a", i))
+    assert(handle:execute "CALL takes_a_number()")
+    local job = assert(q:claim())
+    assert.same({ id, i }, { job.id, job.payload })
+    assert(handle:execute "CALL takes_a_number()")
+    assert(job:ack(i))
+    assert.equal("done", handle:job(id).state)
+  end
+end)
+
+it("a statement that the server has no room to prepare runs no other one in its place", function()
+  local server = db.server()
+  local url, name = server:fresh()
+  local handle <close> = assert(nightshift.open(url))
+  local q = handle:queue "q"
+  assert(q:push("a", 1))
+  server:sql "SET GLOBAL max_prepared_stmt_count = 0"
+  local job, message, code = q:claim()
+  assert.same({ nil, "BUSY" }, { job, code }, message)
+  local rows = server:sql("SELECT COUNT(*), (SELECT COUNT(*) FROM nightshift_lease) FROM nightshift_ready", name)
+  assert.equal("1\t0", rows)
+  server:sql "SET GLOBAL max_prepared_stmt_count = 16382"
+  job = assert(q:claim())
+  assert(job:ack(1))
+end)

@@ -848,8 +848,8 @@ describe("the plan of", function()
         INSERT IGNORE INTO nightshift_attempt (job_id, run, kind, ended) SELECT seq, 1, 'failed', 1 FROM seq_1_to_500;
         INSERT IGNORE INTO nightshift_lease VALUES (100, 1, 1, '[[100,1]]'), (101, 1, 1, '[]');
         INSERT IGNORE INTO nightshift_holder VALUES
-          (1, 'host', 'h', 1, '', 1, 1, 1, 1, NULL, '', 1, 0, 0, 1, 0, NULL, NULL),
-          (2, 'host', 'h', 1, '', 1, 1, 1, 1, NULL, '', 1, 0, 0, 1, 0, NULL, NULL);
+          (1, 'host', 'h', 1, '', 1, 0, 1, 1, 1, NULL, '', 1, 0, 0, 1, 0, NULL, NULL),
+          (2, 'host', 'h', 1, '', 1, 0, 1, 1, 1, NULL, '', 1, 0, 0, 1, 0, NULL, NULL);
         INSERT IGNORE INTO nightshift_served (holder, workers, handlers) VALUES (1, 1, '[]'), (2, 1, '[]'),
           (3, 1, '[]');
         ANALYZE TABLE nightshift_edge, nightshift_child, nightshift_attempt]=], url:match "/([^/?]+)%?")

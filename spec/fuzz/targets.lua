@@ -180,7 +180,7 @@ end
 local OPEN = { "url", "host", "user", "password", "database", "socket", "port", "file", "group", "tls", "ca", "cert",
   "key", "connect_timeout", "max_payload", "no_schema" }
 local PUSH = { "delay", "priority", "decay", "unique", "max_attempts", "max_polls", "max_crashes", "backoff",
-  "timeout", "deadline", "queue", "retry_in", "after", "on_fail", "parent" }
+  "timeout", "deadline", "queue", "retry_in", "after", "on_fail", "parent", "group" }
 local ENTRY = { "name", "payload", "id", "on_fail_run", table.unpack(PUSH) }
 local VERDICT = { "id", "run", "lease", "kind", "result", "error", "state", "delay", "log", "children", "go_on",
   "signal" }

@@ -629,7 +629,7 @@ local calls = {
     arrange = function(h) return push(h, { unique = "key", tags = '["a"]' }) end,
     run = function(h, id)
       return h:update(id, { json = "[1]", queue = "other", priority = 7, due = 1 << 55, max_attempts = 3,
-        tags = '["b"]' })
+        tags = '["b"]', group = "tenant:7" })
     end,
   },
   ["update, of a dead one"] = {

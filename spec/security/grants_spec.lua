@@ -98,6 +98,14 @@ function verbs.worker(place)
   assert.equal(1, (h:lock "worker" (function() return 1 end)))
   assert.equal(0, (proc.nightshift({ "rescue", "--wait", "0" }, place.url)))
   assert.is_nil(q:claim { names = names, wait = 0.01 })
+  local few = h:queue "few"
+  for _ = 1, 3 do assert(few:push("mine", 1)) end
+  db.sql([[REPLACE INTO nightshift_limit (queue_id, rate, rate_span) SELECT id, 100, 1000000 FROM nightshift_queue
+    WHERE name = 'few'; UPDATE nightshift_queue SET limited = TRUE WHERE name = 'few']], place.name)
+  for _ = 1, 2 do assert(assert(few:claim { names = names }):ack()) end
+  db.sql("UPDATE nightshift_limit SET lifted = TRUE", place.name)
+  assert(assert(few:claim { names = names }):ack())
+  assert.equal("0", db.sql("SELECT COUNT(*) FROM nightshift_limit", place.name))
 end
 
 function verbs.dashboard(place)

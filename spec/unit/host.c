@@ -89,6 +89,7 @@ static void put_report(ns_buf *b, size_t nchildren) {
   ns_push child = ns_push_new("child", "[1]");
   size_t start = nsh_begin_report(b, &r);
   child.id = 99;
+  child.group = ns_str("tenant:7");
   child.priority = 7;
   for (size_t i = 0; i < nchildren; i++)
     nsh_put_child(b, &child);
@@ -107,6 +108,7 @@ static void report_round_trip(void) {
   for (size_t i = 0; i < 3; i++) {
     CHECK(nsh_get_child(&f, &child) && child.id == 99 && child.priority == 7);
     CHECK(child.max_polls == -1 && child.payload.n == 3);
+    CHECK(child.tags.p == NULL && child.group.n == 8 && memcmp(child.group.p, "tenant:7", 8) == 0);
   }
   CHECK(nsh_done(&f));
   CHECK(!nsh_get_child(&f, &child)); /* there is no fourth */

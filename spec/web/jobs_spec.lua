@@ -484,7 +484,8 @@ describe("pages of nightshift web:", function()
     assert.same({ 2, { 500, 60 }, true }, { q:limits().running, q:limits().rate, q:limits().group.ordered })
     assert(q:push("n", {}))
     assert(db:execute([[INSERT INTO nightshift_backlog SELECT queue_id, 'tenant:7', 0, ready_at, job_id, run, alone,
-      kind FROM nightshift_ready r WHERE job_id > 0 AND queue_id = (SELECT id FROM nightshift_queue WHERE name = ?)]], queue))
+      kind FROM nightshift_ready r
+      WHERE job_id > 0 AND queue_id = (SELECT id FROM nightshift_queue WHERE name = ?)]], queue))
     has("/limits?queue=" .. queue, "2 running, 500/1m; each group: 1 running, ordered", "Groups of " .. queue,
       "tenant:7")
     local status, html = post("/limits/set", { queue = queue, rate = "fast" })

@@ -155,7 +155,7 @@ BEGIN NOT ATOMIC
   SELECT rank, ready_at, job_id, run INTO v_rank, v_at, v_id, v_run
   FROM nightshift_ready FORCE INDEX (PRIMARY)
   WHERE queue_id = v_queue AND (/*lanes*/)
-    AND (SELECT q.paused OR q.removed FROM nightshift_queue q WHERE q.id = v_queue) = 0
+    AND (SELECT q.paused OR q.removed OR q.limited FROM nightshift_queue q WHERE q.id = v_queue) = 0
     AND (SELECT 1 FROM nightshift_paused_name LIMIT 1) IS NULL
   ORDER BY queue_id, rank, ready_at, job_id LIMIT 1 FOR UPDATE SKIP LOCKED;
   IF v_id IS NOT NULL THEN

@@ -3,6 +3,19 @@
 -- Nothing here writes and nothing locks: every statement is a plain consistent read. Sorted by
 -- name.
 
+-- name: filter_backlog
+-- Jobs of limited queues. Params: queue twice, group, queue, group, rank, queue, group, rank,
+-- ready_at, queue, group, rank, ready_at and job to begin behind, the last µs, rows. Index: backlog
+-- PRIMARY, a range.
+SELECT queue_id, group_key, `rank`, ready_at, job_id AS id
+FROM nightshift_backlog FORCE INDEX (PRIMARY)
+WHERE (queue_id > ? OR queue_id = ? AND group_key > ?
+    OR queue_id = ? AND group_key = ? AND `rank` > ?
+    OR queue_id = ? AND group_key = ? AND `rank` = ? AND ready_at > ?
+    OR queue_id = ? AND group_key = ? AND `rank` = ? AND ready_at = ? AND job_id > ?)
+  AND ready_at <= ?
+ORDER BY queue_id, group_key, `rank`, ready_at, job_id LIMIT ?
+
 -- name: filter_children
 -- Children of a job. Params: parent, seq twice and id to begin behind, rows. Index: child PRIMARY,
 -- a range, index only.

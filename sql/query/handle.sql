@@ -299,17 +299,17 @@ SELECT id, removed FROM nightshift_queue WHERE name = ?
 -- Key: PRIMARY, all rows in its order: there are few queues. Before them, with the id 0, stand
 -- the names of jobs that are paused: they are fewer. (The first part decides how long a name
 -- may be.) The empty name pauses every queue.
-SELECT 0 AS id, name, TRUE AS paused, FALSE AS removed FROM nightshift_paused_name
+SELECT 0 AS id, name, TRUE AS paused, FALSE AS removed, FALSE AS limited FROM nightshift_paused_name
 UNION ALL
-SELECT id, name, paused, removed FROM nightshift_queue FORCE INDEX (PRIMARY)
+SELECT id, name, paused, removed, limited FROM nightshift_queue FORCE INDEX (PRIMARY)
 
 -- name: queue_paused
 -- Params: id. Key: PRIMARY; all paused names, they are few, and mostly none. Integers, a row for
--- each of the names: is the queue paused, the kind of the name, and is the queue removed. A row with
--- NULL: no name is.
+-- each of the names: is the queue paused, the kind of the name, is the queue removed, has it
+-- limits. A row with NULL: no name is.
 -- Every claim of a program asks this. A join costs two thirds of subqueries with sums, and parsing
 -- it each time would cost as much as the rest.
-SELECT q.paused, CRC32(p.name) AS kind, q.removed
+SELECT q.paused, CRC32(p.name) AS kind, q.removed, q.limited
 FROM nightshift_queue q LEFT JOIN nightshift_paused_name p ON TRUE WHERE q.id = ?
 
 -- name: queue_paused_names

@@ -7,6 +7,17 @@
 -- its key. A statement that takes a slot waits for no row lock, so there is nothing to
 -- deadlock.
 
+-- name: audit_backlog
+-- Params: queue, queue, group, queue, group, rank, queue, group, rank, ready_at, queue, group, rank,
+-- ready_at, job, rows. Key: PRIMARY of backlog, a range. No locks.
+SELECT queue_id, group_key, `rank`, ready_at, job_id, run
+FROM nightshift_backlog FORCE INDEX (PRIMARY)
+WHERE queue_id > ? OR queue_id = ? AND group_key > ?
+  OR queue_id = ? AND group_key = ? AND `rank` > ?
+  OR queue_id = ? AND group_key = ? AND `rank` = ? AND ready_at > ?
+  OR queue_id = ? AND group_key = ? AND `rank` = ? AND ready_at = ? AND job_id > ?
+ORDER BY queue_id, group_key, `rank`, ready_at, job_id LIMIT ?
+
 -- name: audit_begin
 -- One host looks at a time, as long as its connection lives. 1: it is this one.
 SELECT IF(IS_USED_LOCK(CONCAT('nightshift-mend:', {here})) = CONNECTION_ID(), 1,
@@ -137,8 +148,10 @@ WHERE r.queue_id > ? OR r.queue_id = ? AND r.rank > ?
 ORDER BY r.queue_id, r.rank, r.ready_at, r.job_id LIMIT ?
 
 -- name: audit_ready_of
--- Params: 16 jobs. Key: none, all of ready: asked of jobs that were found twice. No locks.
-SELECT job_id, run FROM nightshift_ready
+-- Params: 16 jobs. Key: none, all of ready and of backlog: asked of jobs that were found twice. No
+-- locks.
+SELECT job_id, run FROM (SELECT job_id, run FROM nightshift_ready
+  UNION ALL SELECT job_id, run FROM nightshift_backlog) v
 WHERE job_id IN (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: audit_row

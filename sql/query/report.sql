@@ -267,15 +267,16 @@ WHERE {filter_live}
 ORDER BY j.id LIMIT ?
 
 -- name: report_jobs_backlog
--- Jobs in backlogs of limited queues, by group. Params: first queue id, the one behind the last,
--- filter, limit. Index: backlog PRIMARY, a range; job PRIMARY. Locks: none.
+-- Claimable jobs of limited queues, queue by queue and group by group. Params: first queue id, the
+-- one behind the last, filter, limit. Index: backlog PRIMARY, range of queue_id; job PRIMARY.
+-- Locks: none.
 SELECT j.id, q.name AS queue, j.name, 'ready' AS state,
        {listed_columns}
-FROM nightshift_backlog b
-STRAIGHT_JOIN nightshift_job j ON j.id = b.job_id AND j.run = b.run
+FROM nightshift_backlog b FORCE INDEX (PRIMARY)
+STRAIGHT_JOIN nightshift_job j ON j.id = b.job_id AND j.run = b.run AND j.unmet = 0
 STRAIGHT_JOIN nightshift_queue q ON q.id = b.queue_id
 WHERE b.queue_id >= ? AND b.queue_id < ? AND {filter_live}
-ORDER BY b.queue_id, b.group_key, b.`rank`, b.ready_at, b.job_id LIMIT ?
+ORDER BY b.queue_id, b.group_key, b.rank, b.ready_at, b.job_id LIMIT ?
 
 -- name: report_jobs_child_ended
 -- Ended children of a job, newest id first. Params: parent, an id: all below; outcome or NULL
@@ -475,6 +476,9 @@ SELECT q.name AS queue, j.name, COUNT(*) AS n, SUM(r.ready_at > {now}) AS later,
 FROM ((SELECT queue_id, ready_at, job_id, run, kind FROM nightshift_ready
        WHERE ready_at < {end} LIMIT ?)
       UNION ALL
+      (SELECT queue_id, IF(ready_at = 0, 1, ready_at), job_id, run, kind FROM nightshift_backlog
+       LIMIT 20000)
+      UNION ALL
       (SELECT queue_id, run_at, job_id, run, kind FROM nightshift_scheduled
        WHERE run_at <= {now} + ? ORDER BY run_at, job_id LIMIT ?)) r
 JOIN nightshift_queue q ON q.id = r.queue_id AND NOT q.paused AND NOT {all_paused}
@@ -484,15 +488,11 @@ WHERE r.kind NOT IN (SELECT CRC32(v.name)
   AND (? IS NULL OR JSON_CONTAINS(?, JSON_QUOTE(q.name)))
 GROUP BY q.name, j.name ORDER BY n DESC, q.name, j.name LIMIT 20
 
--- name: report_limit_any
--- Params: queue twice, NULL: any. Index: limit, all rows. A row: a wanted queue has a limit.
-SELECT queue_id FROM nightshift_limit WHERE ? IS NULL OR queue_id = ? LIMIT 1
-
 -- name: report_limit_groups
 -- The groups of a queue with the most jobs among the first of its backlog. Params: queue's name, how
 -- many jobs are looked at, how many groups. Index: key name of queue; PRIMARY of limit, of backlog, a
 -- range, and of group; of_group of grant. Locks: none.
-SELECT b.group_key AS `group`, b.n AS waiting, {now} AS now, COALESCE(g.blocked, 0) AS blocked,
+SELECT b.group_key AS `group`, b.n AS waiting, {now} AS now, COALESCE(g.stopped, 0) AS stopped,
   COALESCE(g.next_at, 0) AS next_at, COALESCE(g.used, 0) AS used, l.group_rate, l.group_span,
   l.group_window, IF(l.ordered, 1, l.group_running) AS places,
   (SELECT COUNT(*) FROM nightshift_grant x
@@ -515,7 +515,7 @@ ORDER BY b.n DESC, b.group_key
 SELECT q.name AS queue, j.queue_id, COALESCE(j.group_key, '') AS `group`, l.running AS places, l.rate,
   l.rate_span, l.rate_window, l.next_at, l.used, l.stopped, l.group_running, l.group_rate,
   l.group_span, l.group_window, l.ordered, l.lifted, {now} AS now,
-  g.blocked, g.next_at AS group_next_at, g.used AS group_used,
+  g.stopped AS group_stopped, g.next_at AS group_next_at, g.used AS group_used,
   (SELECT o.id FROM nightshift_job o FORCE INDEX (PRIMARY) WHERE o.id = g.head) AS head,
   (SELECT b.job_id FROM nightshift_backlog b FORCE INDEX (PRIMARY)
    STRAIGHT_JOIN nightshift_job o FORCE INDEX (PRIMARY) ON o.id = b.job_id AND o.run = b.run
@@ -559,7 +559,7 @@ SELECT v.*,
     WHERE g.queue_id = v.queue_id AND g.job_id > 0)) AS `groups`,
   IF(v.many_groups, 0, (SELECT COUNT(*) FROM nightshift_group g FORCE INDEX (PRIMARY)
     WHERE g.queue_id = v.queue_id AND g.job_id > 0 AND g.group_key <> ''
-      AND (g.blocked > v.now
+      AND (g.stopped > v.now OR (v.ordered AND g.head <> g.job_id)
         OR (v.group_rate IS NOT NULL AND v.group_window AND g.used >= v.group_rate
             AND g.next_at + v.group_span > v.now)
         OR (v.group_rate IS NOT NULL AND NOT v.group_window

@@ -25,7 +25,8 @@ BEGIN NOT ATOMIC
   DELETE FROM nightshift_ready WHERE job_id > 0;
   DELETE FROM nightshift_holder WHERE IS_FREE_LOCK(CONCAT('nightshift:', {here}, ':', id));
   DELETE FROM nightshift_served WHERE holder NOT IN (SELECT id FROM nightshift_holder);
-  UPDATE nightshift_queue SET paused = FALSE, removed = FALSE WHERE paused OR removed;
+  UPDATE nightshift_queue SET paused = FALSE, removed = FALSE, limited = FALSE, `full` = FALSE
+  WHERE paused OR removed OR limited OR `full`;
   COMMIT;
 END
 
@@ -78,9 +79,12 @@ BEGIN NOT ATOMIC
 END
 
 -- name: testing_left
--- Key: none, all of ready. No locks. The names of ready jobs, and how many there are of each.
+-- Key: none, all of ready and backlog. No locks. The names of ready jobs, and how many there are of
+-- each.
 SELECT j.name, COUNT(*) AS n
-FROM nightshift_ready r JOIN nightshift_job j ON j.id = r.job_id AND j.run = r.run GROUP BY j.name
+FROM (SELECT job_id, run FROM nightshift_ready UNION ALL
+  SELECT job_id, run FROM nightshift_backlog) r
+JOIN nightshift_job j ON j.id = r.job_id AND j.run = r.run GROUP BY j.name
 
 -- name: testing_list
 -- Tables of ours that tests empty whole, whatever tables this version has.
@@ -113,9 +117,10 @@ FROM nightshift_finished f JOIN nightshift_queue q ON q.id = f.queue_id
 ORDER BY created, id
 
 -- name: testing_queues
--- Key: none, all of ready. No locks. Queues with a ready job that is not paused, by name.
+-- Key: none, all of ready and backlog. No locks. Queues with a ready job that is not paused, by name.
 SELECT q.name FROM nightshift_queue q
-WHERE NOT q.paused AND q.id IN (SELECT queue_id FROM nightshift_ready WHERE job_id > 0)
+WHERE NOT q.paused AND q.id IN (SELECT queue_id FROM nightshift_ready WHERE job_id > 0
+  UNION SELECT queue_id FROM nightshift_backlog)
 ORDER BY q.name
 
 -- name: testing_shift
@@ -142,6 +147,12 @@ BEGIN NOT ATOMIC
   UPDATE nightshift_unique_key SET held = held - v_by, until = until - v_by;
   UPDATE nightshift_schedule SET next_at = next_at - v_by, last_at = last_at - v_by;
   UPDATE nightshift_audit SET at = at - v_by;
+  UPDATE nightshift_limit SET next_at = GREATEST(0, next_at - v_by),
+    stopped = GREATEST(0, stopped - v_by);
+  UPDATE nightshift_group SET served = GREATEST(0, served - v_by),
+    next_at = GREATEST(0, next_at - v_by),
+    blocked = IF(blocked = 0, 0, GREATEST(1, blocked - v_by));
+  UPDATE nightshift_grant SET since = since - v_by;
 END
 
 -- name: testing_sign

@@ -509,8 +509,9 @@ CREATE TABLE nightshift_limit (
 -- A group of a limited queue with jobs in its backlog, or with a rate or a job that still counts.
 -- Only a claim that admits writes here, and a verdict with stop = "group". rank to job_id: its best
 -- job in the backlog, as in ready; job_id 0: it has none. served: when a job of it was admitted
--- last. next_at, used: as in limit. blocked: none of it can start before; 0: one may. head: the job
--- that an ordered group is held by, from its first start to its end.
+-- last. next_at, used, stopped: as in limit. blocked: no claim looks at it before; 0: at once; 1:
+-- the next claim does. head: the job that holds an ordered group, from its first start to its end.
+-- Its row in the backlog has the ready_at 0.
 CREATE TABLE nightshift_group (
   queue_id INT NOT NULL,
   group_key VARCHAR(190) NOT NULL,
@@ -520,6 +521,7 @@ CREATE TABLE nightshift_group (
   served BIGINT NOT NULL DEFAULT 0,
   next_at BIGINT NOT NULL DEFAULT 0,
   used INT UNSIGNED NOT NULL DEFAULT 0,
+  stopped BIGINT NOT NULL DEFAULT 0,
   blocked BIGINT NOT NULL DEFAULT 0,
   head BIGINT NULL,
   PRIMARY KEY (queue_id, group_key),

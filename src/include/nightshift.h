@@ -275,6 +275,8 @@ typedef struct ns_verdict {
                      ** done; otherwise dropped. ids already taken */
   size_t nchildren;
   int64_t heard;     /* of the claim, for ns_settle_for: see ns_job */
+  int stop;          /* AGAIN: no other job starts before it comes back, in a queue with limits: 1:
+                     ** of its group, 2: of its queue. 0: they do */
   ns_status status;  /* out: NS_OK, NS_ESTALE, NS_EBUSY: it belongs into a later cycle */
   bool trouble;      /* out: it is BUSY for the server's own trouble with it */
   bool dead;         /* out: the job ended dead, ... */

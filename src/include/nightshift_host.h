@@ -106,6 +106,7 @@ typedef struct ns_queue_row {
   char name[NS_MAX_QUEUE + 1];
   bool paused;
   bool removed; /* nobody needs it, unless it has live jobs */
+  bool limited; /* its claims are admitted by its limits */
 } ns_queue_row;
 
 /* One queue that a holder serves. */
@@ -114,6 +115,7 @@ typedef struct ns_weighted_queue {
   int weight; /* share of the claims when all have work; >= 1 */
   size_t reserve; /* places of the limit that only jobs of this queue may take;
                   ** they do not count in the shares */
+  bool limited;   /* as in ns_queue_row */
 } ns_weighted_queue;
 
 /* A name of jobs that are run together: a claim that takes one takes more. */

@@ -104,7 +104,7 @@ end
 ---@param extra table? more options of nightshift.open
 ---@return nightshift.Db
 function context.connect(args, extra)
-  if args.connect then return args.connect() end
+  if args.connect then return args.connect(extra) end
   context.check_place(args)
   local where = extra or {}
   where.url = args.url

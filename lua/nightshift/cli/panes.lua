@@ -285,6 +285,7 @@ function panes.tables(self)
     return function(row) return row[key] and span(self.now - row[key]) end
   end
   local id = field("id", { title = "ID", width = 9, right = true })
+  self.id = id -- it is as wide as the ids that are shown
   local queue = field("queue", { title = "QUEUE", weight = 2, from = 60 })
   return {
     queues = panes.table({

@@ -20,10 +20,9 @@ local shards = {}
 
 -- Commands that run once, on all databases together.
 local MERGED <const> = { jobs = true, errors = true, status = true, schedules = true, audit = true, push = true,
-  wait = true, ["remove-queue"] = true }
+  wait = true, top = true, web = true, ["remove-queue"] = true }
 -- Commands that are of one database.
-local ONE <const> = { work = "start one for each database", top = "watch one at a time", web = "start one for each",
-  run = "a handler has one database" }
+local ONE <const> = { work = "start one for each database", run = "a handler has one database" }
 -- Commands without any.
 local NONE <const> = { config = true, help = true, completion = true }
 
@@ -101,11 +100,16 @@ function Handle:execute(...)
   return rows
 end
 
+function Handle:act_as(what) self.db:_act_as(what) end
+
 --- Opens all; a command may ask for it more than once.
-local function open_all(list)
-  local urls = {}
-  for i, one in ipairs(list) do urls[i] = one.url end
-  local db, message, code = nightshift.sharded(urls)
+local function open_all(list, extra)
+  local items = {}
+  for i, one in ipairs(list) do
+    items[i] = { url = one.url }
+    for key, value in pairs(extra or {}) do items[i][key] = value end
+  end
+  local db, message, code = nightshift.sharded(items)
   if not db then context.fail(context.exit_of(code), "%s", message) end
   db:_act_as "shell"
   db._handle = setmetatable({ db = db }, Handle)
@@ -115,11 +119,12 @@ end
 --- Runs the command on all at once.
 local function together(args, list, call)
   local own, opened = for_one(args, list[1]), nil
-  own.connect = function()
-    opened = open_all(list)
+  own.connect = function(extra)
+    opened = open_all(list, extra)
     return opened
   end
   local exit = call(own) or 0
+  if args.command == "top" or args.command == "web" then return exit end -- they have said it
   for _, one in pairs(opened and opened.noted or {}) do
     context.complain("%s (GONE)", one.message)
     exit = context.UNREACHABLE

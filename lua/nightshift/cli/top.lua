@@ -10,11 +10,12 @@ local context = require "nightshift.cli.context"
 local core = require "nightshift.core"
 local jobs = require "nightshift.cli.jobs"
 local limit = require "nightshift.limit"
+local merge = require "nightshift.sharded.merge"
+local number = require "nightshift.sharded.number"
 local options = require "nightshift.options"
 local output = require "nightshift.cli.output"
 local panes = require "nightshift.cli.panes"
 local report = require "nightshift.report"
-local series = require "nightshift.report.series"
 local units = require "nightshift.units"
 
 local top = { commands = {} }
@@ -96,7 +97,7 @@ function Top:look_minutes()
   local now = core.clock()
   if self.minutes_at and now - self.minutes_at < MINUTES_EVERY then return end
   self.minutes_at = now
-  local list = series(self.db, 3600) or {}
+  local list = self.db:series { span = 3600 } or {}
   self.minutes = {}
   local sum = 0
   for i, bucket in ipairs(list) do
@@ -126,8 +127,9 @@ local function add_places(queues, limits)
   for _, row in ipairs(queues) do row.places = places[row.name] end
 end
 
-function Top:look_panes()
-  local handle = self.db._handle
+--- What the panes show of a database.
+local function look_at(db)
+  local handle = db._handle
   local now, message, code = handle:now()
   if not now then return nil, message, code end
   local queues, holders, running, rate, by_queue, dying, dead
@@ -139,17 +141,57 @@ function Top:look_panes()
   add_places(queues, limits or {})
   holders, message, code = units.rows(handle:execute "@report_holders")
   if not holders then return nil, message, code end
-  running, message, code = self.db:jobs { state = "running", limit = SHOWN }
+  running, message, code = db:jobs { state = "running", limit = SHOWN }
   if not running then return nil, message, code end
   rate, by_queue, code = unless_denied(report.rates(handle, "done", now, SPAN * 1000000))
   if rate == nil then return nil, by_queue, code end
   dying, message, code = unless_denied(report.rates(handle, "dead", now, SPAN * 1000000))
   if dying == nil then return nil, message, code end
-  dead, message, code = unless_denied(self.db:jobs { state = "dead", limit = SHOWN })
+  dead, message, code = unless_denied(db:jobs { state = "dead", limit = SHOWN })
   if dead == nil then return nil, message, code end
-  self.now, self.rate, self.dying, self.by_queue = units.seconds(now), rate, dying, rate and by_queue or {}
-  self.queues, self.holders = queues, holders
-  self:note_rate(rate or 0, self.now)
+  return { now = units.seconds(now), queues = queues, holders = holders, running = running, rate = rate,
+    by_queue = rate and by_queue or {}, dying = dying, dead = dead }
+end
+
+--- Adds rows of another database; at most SHOWN stay.
+local function add_rows(rows, more, before)
+  table.move(more, 1, #more, #rows + 1, rows)
+  if before then table.sort(rows, before) end
+  for i = #rows, SHOWN + 1, -1 do rows[i] = nil end
+end
+
+--- Adds what another database has.
+local function add_seen(all, one)
+  all.now = math.max(all.now, one.now)
+  table.move(one.holders, 1, #one.holders, #all.holders + 1, all.holders)
+  add_rows(all.running, one.running, function(a, b) return (a.claimed or 0) < (b.claimed or 0) end)
+  all.dead = all.dead and one.dead
+  if all.dead then add_rows(all.dead, one.dead, function(a, b) return a.finished_at > b.finished_at end) end
+  all.rate, all.dying = all.rate and one.rate and all.rate + one.rate, all.dying and one.dying and all.dying + one.dying
+  for name, rate in pairs(one.by_queue) do all.by_queue[name] = (all.by_queue[name] or 0) + rate end
+end
+
+--- The same of several databases together.
+local function look_at_all(db)
+  local values, missing, code = db._inside.on_all(db, look_at)
+  if not values then return nil, missing, code end
+  local all, lists = values[1].value, { values[1].value.queues }
+  for i = 2, #values do
+    add_seen(all, values[i].value)
+    lists[i] = values[i].value.queues
+  end
+  all.queues, all.missing = merge.queues(lists), missing
+  return all
+end
+
+function Top:look_panes()
+  local seen, message, code
+  if self.db._inside then seen, message, code = look_at_all(self.db) else seen, message, code = look_at(self.db) end
+  if not seen then return nil, message, code end
+  self.now, self.rate, self.dying, self.by_queue = seen.now, seen.rate, seen.dying, seen.by_queue
+  self.queues, self.holders, self.missing = seen.queues, seen.holders, seen.missing
+  local queues, holders, running, dead = seen.queues, seen.holders, seen.running, seen.dead
+  self:note_rate(seen.rate or 0, self.now)
   self:look_minutes()
   for _, row in ipairs(queues) do row.key, row.words = row.name, row.name end
   if not dead then self.tables.failures.none = "this account may not read history" end
@@ -183,13 +225,18 @@ function Top:look_job(view)
   local ok, message, code = self:look_clock()
   if not ok then return nil, message, code end
   local info, why
-  info, message, code = jobs.facts(self.db, view.id)
+  local db = self.db
+  if db._inside then
+    db, message, code = db:shard(number.of(view.id))
+    if not db then return nil, message, code end
+  end
+  info, message, code = jobs.facts(db, view.id)
   if not info and code == "NOT_FOUND" then
     view.text:set(("there is no job %d any more"):format(view.id))
     return true
   end
   if not info then return nil, message, code end
-  why, message, code = self.db:why(view.id)
+  why, message, code = db:why(view.id)
   if not why and code ~= "NOT_FOUND" then return nil, message, code end
   local lines = { ("%-13s %s"):format("why", output.safe(why or "-")) }
   jobs.tell(info, function(line) lines[#lines + 1] = line end, FIRST)
@@ -210,7 +257,12 @@ end
 
 --- Gives the tables those rows of the last look that have the filter's text.
 function Top:filter_rows()
-  for name, rows in pairs(self.rows) do self.tables[name]:set(rows, self.filter:lower()) end
+  local widest = 9
+  for name, rows in pairs(self.rows) do
+    self.tables[name]:set(rows, self.filter:lower())
+    for _, row in ipairs(rows) do widest = math.max(widest, row.id and #tostring(row.id) or 0) end
+  end
+  self.id.width = widest
 end
 
 -- ----------------------------------------------------------------------- drawing
@@ -221,7 +273,9 @@ local CLOCK <const>, CLOCK_WIDTH <const> = " %H:%M:%S UTC", 13
 function Top:draw_header(height, width, utf8)
   local lines = {}
   if height >= 16 then
-    lines[1] = ("nightshift  %s  %s"):format(self.place, panes.hosts(self.holders or {}))
+    local away = self.missing and ("  %s is away"):format(self.missing[1].shard and "shard " .. self.missing[1].shard
+      or self.missing[1].place) or ""
+    lines[1] = ("nightshift  %s%s  %s"):format(self.place, away, panes.hosts(self.holders or {}))
   end
   if self.queues then
     lines[#lines + 1] = panes.totals(self.queues, width)
@@ -539,7 +593,8 @@ function top.commands.top(args)
   if not ok then
     context.fail(context.FAILURE, "the terminal cannot be used, $TERM is '%s': %s", os.getenv "TERM", message)
   end
-  ok, message = xpcall(function() session(db, screen, place_of(args)):run(every) end, traced)
+  local place = db._inside and ("%d databases"):format(#db._list) or place_of(args)
+  ok, message = xpcall(function() session(db, screen, place):run(every) end, traced)
   screen.close()
   db:close()
   screen.die() -- by the signal that has stopped it, if one has

@@ -75,8 +75,10 @@ function web.commands.web(args)
   db._handle:act_as "page"
   local server, address = listen(args, token)
   context.complain("the pages are at http://%s%s/", address, prefix)
-  pages.serve { server = server, db = db, token = token, prefix = prefix, hosts = args.host or {},
+  local given = { server = server, db = db, token = token, prefix = prefix, hosts = args.host or {},
     readonly = args.read_only, redact = keys_of(args.redact) }
+  if args.connect then given.site = require "nightshift.web.shards".site(given) end
+  pages.serve(given)
 end
 
 return web

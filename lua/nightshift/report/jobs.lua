@@ -34,14 +34,13 @@ local function and_then(handle, rows, limit, statement, ...)
   return table.move(more, 1, #more, #rows + 1, rows)
 end
 
--- First jobs in ready, then those of backlogs, then due jobs that were not yet moved there.
+-- First jobs in ready, then those of limited queues, then due jobs that were not yet moved there.
 function listings.ready(handle, wanted, limit)
   local first, behind = 0, 0x7FFFFFFF
   if wanted.queue ~= core.null then first, behind = wanted.queue, wanted.queue + 1 end
   local rows, message, code = filter.call(handle, "report_jobs_ready", first, behind, wanted, limit)
-  if rows then
-    rows, message, code = and_then(handle, rows, limit, "report_jobs_backlog", first, behind, wanted)
-  end
+  if not rows then return nil, message, code end
+  rows, message, code = and_then(handle, rows, limit, "report_jobs_backlog", first, behind, wanted)
   if not rows then return nil, message, code end
   return and_then(handle, rows, limit, "report_jobs_due", wanted)
 end

@@ -79,11 +79,11 @@ end
 local function of_group(handle, row, id)
   local now = { now = row.now, next_at = row.group_next_at or 0, used = row.group_used or 0 }
   local due = limit.next_start(now, row.group_rate, row.group_span, row.group_window)
-  local blocked = (row.blocked or 0) > row.now and row.blocked
+  local stopped = (row.group_stopped or 0) > row.now and row.group_stopped
   local fact = row.ordered == 1 and before_in_order(handle, row, id)
   if not fact and row.group_running then fact = without_place(handle, row, row.group_running, true) end
   if fact then return fact end
-  if blocked and blocked > (due or 0) then return by_stop(row, blocked, true) end
+  if stopped and stopped > (due or 0) then return by_stop(row, stopped, true) end
   return due and by_rate(row, due, true)
 end
 

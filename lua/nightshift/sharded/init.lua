@@ -384,6 +384,13 @@ function meta.__tostring(self) return ("nightshift.sharded: %d databases"):forma
 push.add(methods, inside)
 merge.add(methods, inside)
 
+--- Calls fn(db) on the shard with a number, unless that is away.
+function methods:_ask(found, fn)
+  local shard, message, code = by_number(self, found, "this")
+  if not shard then return nil, message, code end
+  return options.values(on(self, shard, fn))
+end
+
 --- What actions are noted as, as of a core handle.
 function methods:_act_as(what)
   self._act = what

@@ -173,6 +173,18 @@ local function add_queue(queues, by_name, one)
   if one.next then sum.next = math.min(sum.next or one.next, one.next) end
 end
 
+--- Counts of queues of several databases, as one list by name.
+---@param lists table[][]
+---@return table[]
+function merge.queues(lists)
+  local queues, by_name = {}, {}
+  for _, list in ipairs(lists) do
+    for _, one in ipairs(list) do add_queue(queues, by_name, one) end
+  end
+  table.sort(queues, function(a, b) return a.name < b.name end)
+  return queues
+end
+
 local function add_unserved(list, by_name, one)
   local key = one.queue .. "\0" .. one.name
   local sum = by_name[key]
@@ -197,16 +209,14 @@ end
 local function stats(self, inside)
   local values, missing, code = inside.on_all(self, function(db) return options.values(db:stats()) end)
   if not values then return nil, missing, code end
-  local all = { now = 0, queues = {}, holders = {}, unserved = {}, counters = {}, shards = {}, missing = missing,
+  local all = { now = 0, holders = {}, unserved = {}, counters = {}, shards = {}, missing = missing,
     paused = { names = values[1].value.paused.names } }
-  local queues, unserved = {}, {}
-  for _, row in ipairs(values) do
+  local unserved, lists = {}, {}
+  for i, row in ipairs(values) do
     local one, ready = row.value, 0
     all.now = math.max(all.now, one.now)
-    for _, queue in ipairs(one.queues) do
-      ready = ready + queue.ready
-      add_queue(all.queues, queues, queue)
-    end
+    for _, queue in ipairs(one.queues) do ready = ready + queue.ready end
+    lists[i] = one.queues
     for _, holder in ipairs(one.holders) do
       holder.shard = row.shard.number
       table.insert(all.holders, holder)
@@ -219,7 +229,7 @@ local function stats(self, inside)
     all.shards[#all.shards + 1] = { shard = row.shard.number, place = row.shard.place, ready = ready,
       holders = #one.holders }
   end
-  table.sort(all.queues, function(a, b) return a.name < b.name end)
+  all.queues = merge.queues(lists)
   return all
 end
 

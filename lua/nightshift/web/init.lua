@@ -17,8 +17,8 @@ local web = {}
 
 -- In the order of the navigation; the key behind "g" that leads there.
 local PAGES <const> = {
-  { "overview", "o" }, { "queues", "q" }, { "jobs", "j" }, { "job" }, { "limits", "l" }, { "schedules", "s" }, { "errors", "e" },
-  { "adopted", "a" }, { "hosts", "h" }, { "audit", "u" }, { "runs" },
+  { "overview", "o" }, { "queues", "q" }, { "jobs", "j" }, { "job" }, { "limits", "l" }, { "schedules", "s" },
+  { "errors", "e" }, { "adopted", "a" }, { "hosts", "h" }, { "audit", "u" }, { "runs" },
 }
 
 local HTML <const>, TEXT <const> = "text/html; charset=utf-8", "text/plain; charset=utf-8"
@@ -74,13 +74,13 @@ end
 
 -- ------------------------------------------------------------------------ pages
 
---- Where a page is: its path in segments, "{id}" for any.
-local function load_pages()
+--- Where a page is: its path in segments, "{id}" for any. An item has the page, or its file's name.
+local function load_pages(items)
   local list, entries = {}, {}
-  for _, item in ipairs(PAGES) do
-    local name = "nightshift.web." .. item[1]
-    if package.searchpath(name, package.path) then
-      local page = require(name)
+  for _, item in ipairs(items) do
+    local name = type(item[1]) == "string" and "nightshift.web." .. item[1]
+    if not name or package.searchpath(name, package.path) then
+      local page = name and require(name) or item[1]
       page.render = layout.compile(page.path, page.body)
       page.segments = segments_of(page.path)
       list[#list + 1] = page
@@ -421,7 +421,8 @@ local function redactor(keys)
   return redact
 end
 
---- A site: server (of host.listen, nil: none), db, token, hosts, prefix, readonly, redact (keys).
+--- A site: server (of host.listen, nil: none), db, token, hosts, prefix, readonly, redact (keys),
+-- pages (nil: all of this folder).
 ---@param given table
 function web.site(given)
   local self = setmetatable({ server = given.server, db = given.db, prefix = given.prefix or "",
@@ -432,7 +433,7 @@ function web.site(given)
   local place = given.db and given.db._handle:execute "@report_server"
   self.database = place and place[1] and place[1].db
   self.h = layout.helpers(self)
-  self.pages, self.entries = load_pages()
+  self.pages, self.entries = load_pages(given.pages or PAGES)
   self.live = given.server and live.new {
     server = given.server, render = function(target) return self:render_live(target) end,
     sign = function() return self:sign() end,
@@ -441,9 +442,9 @@ function web.site(given)
 end
 
 --- Answers requests until the process ends.
----@param given table as of web.site
+---@param given table as of web.site; or `site`, which is one
 function web.serve(given)
-  local site = web.site(given)
+  local site = given.site or web.site(given)
   local function answer(request) return site:answer(request) end
   local function chores()
     site.live:tick()

@@ -351,7 +351,7 @@ d="M13.5 10.2A6 6 0 0 1 5.8 2.5a6 6 0 1 0 7.7 7.7z"/></svg>Nightshift</a>
 # if entries then
 <nav aria-label="Main"><ul class="pages">
 # for _, entry in ipairs(entries) do
-<li><a href="$(h.url(entry.path))" data-key="$(entry.key)"
+<li><a href="$(entry.url or h.url(entry.path))" data-key="$(entry.key)"
 # if entry.nav == nav then
 aria-current="page"
 # end

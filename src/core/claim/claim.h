@@ -8,6 +8,7 @@
 #ifndef NS_CLAIM_CLAIM_H
 #define NS_CLAIM_CLAIM_H
 
+#include "admission/admission.h"
 #include "nightshift_host.h"
 #include "source/source.h"
 
@@ -70,6 +71,7 @@ typedef struct ns_claim_queue {
   int64_t cost;       /* µs that it has taken so far */
   int64_t claimed_at; /* monotonic: the last claim, */
   bool full;          /* which came back full */
+  ns_admission_memory admission; /* of its limits */
 } ns_claim_queue;
 
 /* A claimer's lanes and queues, in two arrays. */
@@ -134,6 +136,7 @@ typedef struct ns_claimed {
   int64_t id, run;
   bool settled;
   bool shown;    /* has a row in running */
+  bool granted;  /* has a place under a limit */
   int64_t heard; /* when the signal it was given was sent; 0: none */
   bool child;    /* read, and another job's child */
   int64_t queue_id; /* read */
@@ -203,6 +206,7 @@ typedef struct ns_claim_row {
   int64_t queue_id, rank, ready_at, id, run, kind;
   bool alone; /* it was lost with its holder before: nothing beside it */
   bool beyond; /* rows before it may have been left: its lane's floor stays */
+  bool limited; /* it was admitted, and has a place under a limit */
 } ns_claim_row;
 
 typedef struct ns_claim_rows {
@@ -216,6 +220,10 @@ ns_status ns_claim_promote(ns_db *db, int64_t *next_due, ns_err *err);
 
 /* After the commit: rows that were promoted are not looked at again. */
 void ns_claim_promoted(ns_db *db);
+
+/* After the transaction: rows that were moved into backlogs are not looked at again, if it was
+** committed. */
+void ns_claim_moved(ns_db *db, bool committed);
 
 /* Where a job that is locked stands, unless it is claimed: by its own row. */
 typedef struct ns_claim_place {
@@ -331,6 +339,8 @@ typedef struct ns_claim_state {
   int64_t span;        /* of the claim under way: see ns_lease */
   bool strict;         /* claims in true order only: no aging */
   ns_claim_row alone;  /* a job to be claimed by itself next; id 0: none */
+  ns_claim_rows moved; /* into backlogs, by the transaction under way; owned */
+  int64_t reserved;    /* the id of the next lease, where grants name it already; 0: none */
   bool skipped_alone;  /* claims have left out jobs that are to be claimed alone */
   int64_t unread;      /* a lease of jobs that could not be read yet; 0: none */
   int64_t in_doubt;    /* a lease that may not have been committed; 0: none */

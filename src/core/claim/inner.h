@@ -16,6 +16,9 @@ void ns_claim_lanes_free(ns_lanes *l);
 /* Forgets all floors: another server, a reconnect, a clock that stepped. */
 void ns_claim_lanes_drop_floors(ns_lanes *l);
 
+/* The same of one queue: rows have come back below them. */
+void ns_claim_lanes_drop_floors_of(ns_lanes *l, int64_t queue_id);
+
 /* Learns that a row of (queue, rank) was claimed at ready_at. NULL: OOM. */
 ns_lane *ns_claim_lanes_learn(ns_lanes *l, int64_t queue_id, int64_t rank, int64_t ready_at);
 
@@ -131,9 +134,13 @@ bool ns_claim_prescan_goes_on(const ns_db *db, int64_t queue_id);
 
 /* ------------------------------------------------------- taking: take.c */
 
-/* Takes up to 'want' rows of one queue. */
-ns_status ns_claim_take_queue(ns_db *db, ns_claim_queue *q, size_t want, ns_claim_rows *out,
-                              ns_err *err);
+/* Takes up to 'want' rows of one queue out of ready. */
+ns_status ns_claim_take_rows(ns_db *db, ns_claim_queue *q, size_t want, ns_claim_rows *out,
+                             ns_err *err);
+
+/* Adds the rows of an answer: rank, ready_at, job, run, alone, kind. */
+ns_status ns_claim_collect_rows(ns_db *db, ns_stmt *s, int64_t queue_id, ns_claim_rows *out,
+                                ns_err *err);
 
 /* Remembers a batch that is not committed yet; 'span' as of ns_lease. False: out of memory. */
 bool ns_claim_remember(ns_db *db, const ns_claim_rows *rows, int64_t lease, int64_t span);
@@ -147,6 +154,14 @@ ns_status ns_claim_delete_rows(ns_db *db, const ns_claim_row *rows, size_t n, ns
 /* The places for all queues: 'limit' less the reserved places. A reserved place of a queue
 ** that has too few jobs stays empty. */
 size_t ns_claim_open_places(const ns_weighted_queue *queues, size_t nqueues, size_t limit);
+
+/* The same of a limited queue, by its limits: promote.c. */
+ns_status ns_claim_take_limited(ns_db *db, ns_claim_queue *q, size_t want, ns_claim_rows *out,
+                                ns_err *err);
+
+/* Is the last of them a job that is to be claimed alone, and that was admitted? Then the claim is
+** over. */
+bool ns_claim_is_alone_admitted(const ns_claim_rows *rows);
 
 /* ----------------------------------- aging and admission locks: turns.c */
 

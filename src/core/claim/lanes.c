@@ -27,19 +27,36 @@ void ns_claim_lanes_free(ns_lanes *l) {
   *l = (ns_lanes){0};
 }
 
+static void drop_floor(ns_lane *lane) {
+  *lane = (ns_lane){.queue_id = lane->queue_id,
+                    .rank = lane->rank,
+                    .end = NS_LANE_END,
+                    .sentinel = lane->sentinel,
+                    .unknown = true};
+}
+
+static void forget_looks(ns_claim_queue *q) {
+  q->window = (ns_scan_window){0};
+  q->hidden = q->round = (ns_lane_gap){0};
+  q->partial = false;
+  q->cost = 0;
+}
+
+void ns_claim_lanes_drop_floors_of(ns_lanes *l, int64_t queue_id) {
+  ns_claim_queue *q = ns_claim_queue_of(l, queue_id);
+  size_t first;
+  size_t n = ns_claim_lanes_of(l, queue_id, &first);
+  for (size_t i = 0; i < n; i++)
+    drop_floor(&l->items[first + i]);
+  if (q != NULL)
+    forget_looks(q);
+}
+
 void ns_claim_lanes_drop_floors(ns_lanes *l) {
   for (size_t i = 0; i < l->n; i++)
-    l->items[i] = (ns_lane){.queue_id = l->items[i].queue_id,
-                            .rank = l->items[i].rank,
-                            .end = NS_LANE_END,
-                            .sentinel = l->items[i].sentinel,
-                            .unknown = true};
-  for (size_t i = 0; i < l->nqueues; i++) {
-    l->queues[i].window = (ns_scan_window){0};
-    l->queues[i].hidden = l->queues[i].round = (ns_lane_gap){0};
-    l->queues[i].partial = false;
-    l->queues[i].cost = 0;
-  }
+    drop_floor(&l->items[i]);
+  for (size_t i = 0; i < l->nqueues; i++)
+    forget_looks(&l->queues[i]);
 }
 
 static bool is_before(const ns_lane *lane, int64_t queue_id, int64_t rank) {

@@ -1,6 +1,7 @@
 /*
 ** Promotion: due jobs move from scheduled to ready, in the order of their times. And which jobs
-** are due next here.
+** are due next here. Of limited queues, jobs move on from ready into a backlog, and out of it.
+** Behind rows that were taken, more of a name are taken for a batch.
 **
 ** Promoted rows stay in the index until purge has removed them, and a look from the start would
 ** read all of them. So a look begins at the floor, the last run_at that was promoted. Late
@@ -16,6 +17,7 @@
 ** Invariant: the floor moves only after the commit, and never back but to 0, when all floors
 ** are dropped.
 */
+#include "admission/admission.h"
 #include "claim/inner.h"
 
 #include <stdio.h>
@@ -58,8 +60,10 @@ ns_status ns_claim_withdraw(ns_db *db, const ns_claim_place *j, bool *taken, ns_
   const ns_value *row = NULL;
   ns_status st = delete_row(db, NS_SQL_ADMIN_TAKE_SCHEDULED, due, taken, err);
   if (st != NS_OK || *taken || (st = ns_db_run(db, NS_SQL_ADMIN_READY_AT, of, err)) != NS_OK ||
-      (st = ns_db_row(db, NS_SQL_ADMIN_READY_AT, &row, err)) != NS_OK || row == NULL)
+      (st = ns_db_row(db, NS_SQL_ADMIN_READY_AT, &row, err)) != NS_OK)
     return st;
+  if (row == NULL)
+    return ns_admission_withdraw(db, j->id, taken, err);
   return delete_row(db, NS_SQL_ADMIN_TAKE_READY,
                     (ns_value[]){of[0], of[1], ns_vint(row[0].i), of[2]}, taken, err);
 }
@@ -288,4 +292,156 @@ ns_status ns_look_ahead(ns_db *db, const ns_weighted_queue *queues, size_t nqueu
     st = collect_upcoming(db, s, out, err);
   ns_buf_free(&text);
   return st;
+}
+
+/* ----------------------------------------------------------- more of a name */
+
+#define LOOK_MORE 2000 /* rows of other names among them are passed over */
+
+static bool is_alike(const ns_claim_row *a, const ns_claim_row *b) {
+  return a->kind == b->kind && a->queue_id == b->queue_id;
+}
+
+/* Is it the first of its queue and name? */
+static bool is_first(const ns_claim_rows *rows, size_t i) {
+  size_t k = 0;
+  while (!is_alike(&rows->items[k], &rows->items[i]))
+    k++;
+  return k == i;
+}
+
+static ns_status take_behind(ns_db *db, const ns_claim_row row, size_t want, ns_claim_rows *out,
+                             ns_err *err) {
+  ns_claim_queue *s = ns_claim_queue_of(&db->claim.lanes, row.queue_id);
+  size_t before = out->n;
+  ns_status st = ns_db_run(db, NS_SQL_CLAIM_MORE,
+                           (ns_value[]){ns_vint(row.queue_id), ns_vint(row.rank),
+                                        ns_vint(row.ready_at), ns_vint(LOOK_MORE),
+                                        ns_vint(row.kind), ns_vint(row.queue_id),
+                                        ns_vint((int64_t)want)},
+                           err);
+  if (st == NS_OK)
+    st = ns_claim_collect_rows(db, db->stmts[NS_SQL_CLAIM_MORE], row.queue_id, out, err);
+  for (size_t i = before; i < out->n; i++)
+    out->items[i].beyond = true;
+  if (s != NULL)
+    s->credit -= (double)(out->n - before); /* shares are of jobs */
+  if (st == NS_OK)
+    st = ns_claim_delete_rows(db, out->items + before, out->n - before, err);
+  return st;
+}
+
+ns_status ns_claim_take_more(ns_db *db, const ns_want *want, ns_claim_rows *out, ns_err *err) {
+  size_t n = out->n;
+  ns_status st = NS_OK;
+  for (size_t k = 0; k < want->nbatched; k++) {
+    int64_t kind = ns_db_kind_of(want->batched[k].name);
+    for (size_t i = 0; st == NS_OK && i < n; i++) {
+      size_t last = i;
+      size_t rest = want->batched[k].most - 1; /* for each of them that was taken */
+      if (out->items[i].limited || out->items[i].kind != kind || !is_first(out, i))
+        continue;
+      for (size_t j = i + 1; j < n; j++)
+        if (is_alike(&out->items[i], &out->items[j])) {
+          last = j;
+          rest += want->batched[k].most - 1;
+        }
+      st = take_behind(db, out->items[last], rest < want->more ? rest : want->more, out, err);
+    }
+  }
+  return st;
+}
+
+/* --------------------------------------------------------- a limited queue */
+/*
+** Its rows of ready become a list for the backlog. Floors move when that is committed; rows that
+** are admitted tell nothing about lanes. A job that is to be claimed alone is the only one of its
+** claim.
+*/
+
+/* Takes rows of any name out of ready, as a claim does. */
+static ns_status take_any_name(ns_db *db, ns_claim_queue *s, size_t want, ns_claim_rows *out,
+                               ns_err *err) {
+  ns_claim_state *c = &db->claim;
+  const ns_buf kinds = c->filter.kinds;
+  const bool some = c->lanes.some_names;
+  ns_status st;
+  c->filter.kinds = (ns_buf)NS_BUF_INIT;
+  c->lanes.some_names = false;
+  st = ns_claim_take_rows(db, s, want, out, err);
+  c->filter.kinds = kinds;
+  c->lanes.some_names = some;
+  return st;
+}
+
+static ns_status list_ready(ns_db *db, void *arg, size_t want, ns_buf *list, size_t *n,
+                            ns_err *err) {
+  ns_claim_rows *moved = &db->claim.moved;
+  size_t before = moved->n;
+  ns_status st = take_any_name(db, arg, want, moved, err);
+  *n = moved->n - before;
+  for (const ns_claim_row *r = moved->items + before; r < moved->items + moved->n; r++)
+    ns_buf_addf(list, "%c[%lld,%lld,%lld,%lld,%lld,%d,%lld]", list->n > 0 ? ',' : '[',
+                (long long)r->queue_id, (long long)r->rank, (long long)r->ready_at,
+                (long long)r->id, (long long)r->run, r->alone, (long long)r->kind);
+  return st;
+}
+
+/* The last row of the answer is of no job. */
+static ns_status collect_admitted(ns_db *db, ns_claim_queue *q, ns_stmt *s, ns_claim_rows *out,
+                                  ns_err *err) {
+  size_t before = out->n;
+  const ns_claim_row *last;
+  ns_status st = ns_claim_collect_rows(db, s, q->queue_id, out, err);
+  if (st != NS_OK)
+    return st;
+  if (out->n == before || out->items[out->n - 1].id != 0) /* a KILL may look like an answer */
+    return ns_fail(err, NS_EBUSY, "the statement was interrupted");
+  last = &out->items[--out->n];
+  ns_admission_learn(&q->admission, last->ready_at, last->run != 0, last->alone, out->n == before);
+  for (size_t i = before; i < out->n; i++)
+    out->items[i].limited = out->items[i].beyond = true;
+  return NS_OK;
+}
+
+ns_status ns_claim_take_limited(ns_db *db, ns_claim_queue *q, size_t want, ns_claim_rows *out,
+                                ns_err *err) {
+  ns_claim_state *c = &db->claim;
+  ns_buf text = NS_BUF_INIT;
+  ns_stmt *s = NULL;
+  bool lifted = false;
+  ns_status st = c->reserved != 0 ? NS_OK : ns_take_ids(db, &c->reserved, 1, err);
+  ns_claim_filter_text(&c->filter, &text, NS_SQL_ADMISSION_TAKE);
+  if (st == NS_OK && text.oom)
+    st = ns_no_memory(err);
+  if (st == NS_OK)
+    st = ns_admission_run(
+        db, &q->admission,
+        &(ns_admission_claim){.queue_id = q->queue_id,
+                              .want = want,
+                              .lease = c->reserved,
+                              .alone = out->n == 0 && !ns_claim_leases_alone(&c->leases),
+                              .text = ns_buf_bytes(&text),
+                              .take = list_ready,
+                              .arg = q},
+        &s, &lifted, err);
+  ns_buf_free(&text);
+  if (st == NS_OK && s != NULL)
+    return collect_admitted(db, q, s, out, err);
+  if (st != NS_OK || !lifted)
+    return st;
+  ns_claim_lanes_drop_floors_of(&c->lanes, q->queue_id);
+  return ns_claim_take_rows(db, q, want, out, err);
+}
+
+bool ns_claim_is_alone_admitted(const ns_claim_rows *rows) {
+  return rows->n > 0 && rows->items[rows->n - 1].limited && rows->items[rows->n - 1].alone;
+}
+
+void ns_claim_moved(ns_db *db, bool committed) {
+  ns_claim_rows *moved = &db->claim.moved;
+  for (size_t i = 0; committed && i < moved->n; i++)
+    ns_claim_lanes_learn(&db->claim.lanes, moved->items[i].queue_id, moved->items[i].rank,
+                         moved->items[i].ready_at);
+  moved->n = 0;
 }

@@ -57,6 +57,7 @@ static ns_status make_shares(ns_db *db, const ns_weighted_queue *queues, size_t 
       ns_claim_queue *s = ns_claim_queue_of(&db->claim.lanes, queues[i].queue_id);
       if (s == NULL)
         return ns_no_memory(err);
+      s->admission.limited = queues[i].limited;
       all->items[i] = (share){.queue = &queues[i], .s = s};
     }
   } while (known != db->claim.lanes.nqueues);
@@ -84,7 +85,7 @@ static ns_status ask_which_have_jobs(ns_db *db, share *const *of, size_t n, ns_e
   ns_status st;
   for (size_t i = 0; i < n; i++) {
     ns_db_list_add_id(&list, of[i]->queue->queue_id);
-    of[i]->dry = of[i]->s->quiet = true;
+    of[i]->dry = of[i]->s->quiet = !of[i]->s->admission.limited; /* that has jobs elsewhere */
   }
   st = ns_db_list_run(db, NS_SQL_CLAIM_BUSY_QUEUES, NULL, &list, err);
   while (st == NS_OK && (st = ns_db_row(db, NS_SQL_CLAIM_BUSY_QUEUES, &row, err)) == NS_OK &&
@@ -144,9 +145,17 @@ static void mark_dry(share *x) {
   x->s->credit = x->s->credit < 0.0 ? x->s->credit : 0.0;
 }
 
+static ns_status take_queue(ns_db *db, ns_claim_queue *s, size_t want, ns_claim_rows *out,
+                            ns_err *err) {
+  if (ns_claim_is_alone_admitted(out))
+    return NS_OK;
+  return s->admission.limited ? ns_claim_take_limited(db, s, want, out, err)
+                              : ns_claim_take_rows(db, s, want, out, err);
+}
+
 static ns_status take_from(ns_db *db, share *x, size_t want, ns_claim_rows *out, ns_err *err) {
   size_t before = out->n;
-  ns_status st = ns_claim_take_queue(db, x->s, want, out, err);
+  ns_status st = take_queue(db, x->s, want, out, err);
   x->s->credit -= (double)(out->n - before);
   if (out->n - before < want)
     mark_dry(x);
@@ -207,7 +216,7 @@ static ns_status lock_firsts(ns_db *db, share **of, size_t n, ns_stmt *s, ns_cla
     if (!ns_grow(&out->items, &out->cap, out->n + 1, sizeof *out->items))
       return ns_no_memory(err);
     out->items[out->n++] =
-        (ns_claim_row){row[6].i, row[0].i, row[1].i, row[2].i, row[3].i, row[5].i, row[4].i != 0, false};
+        (ns_claim_row){row[6].i, row[0].i, row[1].i, row[2].i, row[3].i, row[5].i, row[4].i != 0, false, false};
     if (x == NULL)
       continue;
     (*x)->singly = false;
@@ -300,7 +309,7 @@ static ns_status take_round(ns_db *db, shares *all, size_t n, size_t most, ns_cl
 }
 
 static bool has_turn(const share *x) {
-  return !x->dry && !x->singly;
+  return !x->dry && !x->singly && !x->s->admission.limited;
 }
 
 /* While so many queues have work that each gets a few jobs only. */
@@ -311,7 +320,7 @@ static ns_status take_rounds(ns_db *db, shares *all, size_t limit, ns_claim_rows
     size_t rest = limit - out->n;
     size_t n;
     if (all->n <= MANY || rest < 2 || ns_claim_leases_alone(&db->claim.leases) ||
-        ns_mono_us() < db->claim.firsts_at)
+        ns_mono_us() < db->claim.firsts_at || ns_claim_is_alone_admitted(out))
       break;
     n = pick_shares(all, has_turn);
     if (n <= MANY || n < rest / FEW)
@@ -331,7 +340,7 @@ static ns_status take_reserved(ns_db *db, const shares *all, ns_claim_rows *out,
     size_t before = out->n;
     if (x->dry || x->queue->reserve == 0)
       continue;
-    st = ns_claim_take_queue(db, x->s, x->queue->reserve, out, err);
+    st = take_queue(db, x->s, x->queue->reserve, out, err);
     x->dry = out->n - before < x->queue->reserve;
   }
   return st;
@@ -343,7 +352,7 @@ static ns_status take_strictly(ns_db *db, const shares *all, size_t limit, ns_cl
   ns_status st = NS_OK;
   for (size_t i = 0; st == NS_OK && i < all->n && out->n < limit; i++)
     if (!all->items[i].dry)
-      st = ns_claim_take_queue(db, all->items[i].s, limit - out->n, out, err);
+      st = take_queue(db, all->items[i].s, limit - out->n, out, err);
   return st;
 }
 

@@ -28,15 +28,15 @@ void ns_claim_strictly(ns_db *db, bool strict) {
 
 /* ---------------------------------------------------------------- taking */
 
-static ns_status collect_rows(ns_db *db, ns_stmt *s, int64_t queue_id, ns_claim_rows *out,
-                              ns_err *err) {
+ns_status ns_claim_collect_rows(ns_db *db, ns_stmt *s, int64_t queue_id, ns_claim_rows *out,
+                                ns_err *err) {
   const ns_value *row;
   ns_status st;
   while ((st = ns_stmt_fetch(db->link, s, &row, err)) == NS_OK && row != NULL) {
     if (!ns_grow(&out->items, &out->cap, out->n + 1, sizeof *out->items))
       return ns_no_memory(err);
     out->items[out->n++] =
-        (ns_claim_row){queue_id, row[0].i, row[1].i, row[2].i, row[3].i, row[5].i, row[4].i != 0, false};
+        (ns_claim_row){queue_id, row[0].i, row[1].i, row[2].i, row[3].i, row[5].i, row[4].i != 0, false, false};
   }
   return st;
 }
@@ -57,7 +57,7 @@ static ns_status take_rows(ns_db *db, ns_bytes fast, ns_bytes skip, const ns_val
   ns_status st =
       ns_claim_admission_met(db, ns_claim_form_run(db, fast, skip, params, &s, &slow, err), err);
   if (st == NS_OK)
-    st = collect_rows(db, s, queue_id, out, err);
+    st = ns_claim_collect_rows(db, s, queue_id, out, err);
   if (st == NS_OK && slow)
     st = ns_claim_delete_rows(db, out->items + before, out->n - before, err);
   return st;
@@ -196,8 +196,8 @@ void ns_claim_took(ns_claim_queue *s, size_t found, size_t want) {
   s->full = found == want;
 }
 
-ns_status ns_claim_take_queue(ns_db *db, ns_claim_queue *s, size_t want, ns_claim_rows *out,
-                              ns_err *err) {
+ns_status ns_claim_take_rows(ns_db *db, ns_claim_queue *s, size_t want, ns_claim_rows *out,
+                             ns_err *err) {
   size_t before = out->n;
   ns_status st = NS_OK;
   bool news;
@@ -228,7 +228,7 @@ bool ns_looked_everywhere(const ns_db *db, const ns_weighted_queue *queues, size
                           int64_t since) {
   for (size_t i = 0; i < nqueues; i++) {
     const ns_claim_queue *s = ns_claim_queue_known(&db->claim.lanes, queues[i].queue_id);
-    if (s != NULL && !has_seen_all(&s->window, since))
+    if (s != NULL && (!has_seen_all(&s->window, since) || ns_admission_waits(&s->admission)))
       return false;
   }
   return has_seen_all(&db->claim.due_window, since);
@@ -243,9 +243,11 @@ static void limit_wait_for_hidden(const ns_db *db, int64_t queue_id, int64_t *in
 
 void ns_claim_next_look(const ns_db *db, const ns_weighted_queue *queues, size_t nqueues, bool none,
                         int64_t began, int64_t *in) {
-  for (size_t i = 0; i < nqueues; i++)
-    if (is_in_the_middle(db, ns_claim_queue_known(&db->claim.lanes, queues[i].queue_id)))
-      *in = 0;
+  for (size_t i = 0; i < nqueues; i++) {
+    const ns_claim_queue *s = ns_claim_queue_known(&db->claim.lanes, queues[i].queue_id);
+    if (s != NULL)
+      *in = is_in_the_middle(db, s) ? 0 : ns_admission_next(&s->admission, *in);
+  }
   for (size_t i = 0; db->claim.lanes.some_names && none && i < nqueues; i++)
     limit_wait_for_hidden(db, queues[i].queue_id, in);
   for (size_t i = 0; db->is_host && none && i < nqueues; i++) {
@@ -255,64 +257,6 @@ void ns_claim_next_look(const ns_db *db, const ns_weighted_queue *queues, size_t
     if (wait > 0 && s->window.open && (*in < 0 || wait < *in))
       *in = wait; /* the time over is that of a queue that was not asked */
   }
-}
-
-/* ----------------------------------------------------------- more of a name */
-
-#define LOOK_MORE 2000 /* rows of other names among them are passed over */
-
-static bool is_alike(const ns_claim_row *a, const ns_claim_row *b) {
-  return a->kind == b->kind && a->queue_id == b->queue_id;
-}
-
-/* Is it the first of its queue and name? */
-static bool is_first(const ns_claim_rows *rows, size_t i) {
-  size_t k = 0;
-  while (!is_alike(&rows->items[k], &rows->items[i]))
-    k++;
-  return k == i;
-}
-
-static ns_status take_behind(ns_db *db, const ns_claim_row row, size_t want, ns_claim_rows *out,
-                             ns_err *err) {
-  ns_claim_queue *s = ns_claim_queue_of(&db->claim.lanes, row.queue_id);
-  size_t before = out->n;
-  ns_status st = ns_db_run(db, NS_SQL_CLAIM_MORE,
-                           (ns_value[]){ns_vint(row.queue_id), ns_vint(row.rank),
-                                        ns_vint(row.ready_at), ns_vint(LOOK_MORE),
-                                        ns_vint(row.kind), ns_vint(row.queue_id),
-                                        ns_vint((int64_t)want)},
-                           err);
-  if (st == NS_OK)
-    st = collect_rows(db, db->stmts[NS_SQL_CLAIM_MORE], row.queue_id, out, err);
-  for (size_t i = before; i < out->n; i++)
-    out->items[i].beyond = true;
-  if (s != NULL)
-    s->credit -= (double)(out->n - before); /* shares are of jobs */
-  if (st == NS_OK)
-    st = ns_claim_delete_rows(db, out->items + before, out->n - before, err);
-  return st;
-}
-
-ns_status ns_claim_take_more(ns_db *db, const ns_want *want, ns_claim_rows *out, ns_err *err) {
-  size_t n = out->n;
-  ns_status st = NS_OK;
-  for (size_t k = 0; k < want->nbatched; k++) {
-    int64_t kind = ns_db_kind_of(want->batched[k].name);
-    for (size_t i = 0; st == NS_OK && i < n; i++) {
-      size_t last = i;
-      size_t rest = want->batched[k].most - 1; /* for each of them that was taken */
-      if (out->items[i].kind != kind || !is_first(out, i))
-        continue;
-      for (size_t j = i + 1; j < n; j++)
-        if (is_alike(&out->items[i], &out->items[j])) {
-          last = j;
-          rest += want->batched[k].most - 1;
-        }
-      st = take_behind(db, out->items[last], rest < want->more ? rest : want->more, out, err);
-    }
-  }
-  return st;
 }
 
 /* ------------------------------------------------------------ jobs alone */
@@ -386,7 +330,7 @@ ns_status ns_claim_take_alone(ns_db *db, const ns_weighted_queue *queues, size_t
     ns_err_clear(err);
     return NS_OK;
   }
-  return st == NS_OK ? collect_rows(db, db->stmts[NS_SQL_CLAIM_ALONE], t.queue_id, takes, err) : st;
+  return st == NS_OK ? ns_claim_collect_rows(db, db->stmts[NS_SQL_CLAIM_ALONE], t.queue_id, takes, err) : st;
 }
 
 /* --------------------------------------------------- leases and payloads */
@@ -405,7 +349,9 @@ bool ns_claim_remember(ns_db *db, const ns_claim_rows *takes, int64_t lease, int
   ns_assert(count_alone(takes) == 0 ||
             (takes->n == 1 && !ns_claim_leases_alone(&db->claim.leases)));
   for (size_t i = 0; ok && i < takes->n; i++)
-    claims[i] = (ns_claimed){.id = takes->items[i].id, .run = takes->items[i].run};
+    claims[i] = (ns_claimed){.id = takes->items[i].id,
+                             .run = takes->items[i].run,
+                             .granted = takes->items[i].limited};
   ok = ok && ns_claim_leases_add(&db->claim.leases, lease, claims, takes->n);
   if (ok) {
     ns_lease *b = ns_claim_leases_batch(&db->claim.leases, lease);
@@ -424,7 +370,9 @@ ns_status ns_claim_lease(ns_db *db, const ns_claim_rows *takes, int64_t span, in
   for (size_t i = 0; i < takes->n; i++)
     ns_db_list_add_pair(&list, takes->items[i].id, takes->items[i].run);
   jobs = ns_db_list_end(&list);
-  st = list.oom ? ns_no_memory(err) : ns_take_ids(db, lease, 1, err);
+  *lease = db->claim.reserved;
+  db->claim.reserved = 0;
+  st = list.oom ? ns_no_memory(err) : *lease != 0 ? NS_OK : ns_take_ids(db, lease, 1, err);
   if (st == NS_OK && span > 0)
     st = ns_db_run(db, NS_SQL_CLAIM_EXPIRY, (ns_value[]){ns_vint(*lease), ns_vint(span)}, err);
   if (st == NS_OK) /* behind it there are looks, and the cycle's number (holder_cycle) */
@@ -543,7 +491,9 @@ static void closing(ns_db *db) {
   ns_claim_lanes_free(&db->claim.lanes);
   ns_claim_filter_free(&db->claim.filter);
   free(db->claim.expired);
+  free(db->claim.moved.items);
   db->claim.expired = NULL;
+  db->claim.moved = (ns_claim_rows){0};
 }
 
 const ns_hooks ns_claim_hooks = {

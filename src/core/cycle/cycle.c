@@ -72,6 +72,7 @@ static ns_status claim_half(ns_db *db, ns_cycle_work *w, ns_err *err) {
   ns_status st = served ? ns_claim_promote(db, &w->next_due, err) : NS_OK;
   ns_claim_undo(db, w->lease); /* of an earlier try */
   ns_claim_lanes_end(&db->claim.lanes, false);
+  ns_claim_moved(db, false);
   w->takes.n = 0;
   w->lease = 0;
   if (st == NS_OK)
@@ -207,6 +208,7 @@ ns_status ns_cycle_run(ns_db *db, ns_cycle_work *w, ns_err *err) {
   ns_settle_done(db, w->verdicts, w->nverdicts);
   if (claims) {
     ns_claim_promoted(db);
+    ns_claim_moved(db, true);
     ns_claim_lanes_end(&db->claim.lanes, true);
   }
   if (w->takes.n > 0) {

@@ -90,7 +90,7 @@ ns_status ns_claim(ns_db *db, ns_bytes queue, size_t limit, int64_t wait, int64_
       st = ns_cycle_one(db, from.queue_id, out, err);
     if (st != NS_OK || out->n > 0)
       break;
-    st = ns_db_queue_paused(db, from.queue_id, &paused, err);
+    st = ns_db_queue_paused(db, from.queue_id, &paused, &from.limited, err);
     if (st == NS_OK)
       st = ns_claim_obey(db, err);
     if (st == NS_OK && (!paused || ns_in_transaction(db))) /* there it is refused */

@@ -308,7 +308,7 @@ typedef struct ns_paused {
 } ns_paused;
 
 /* Whether a queue is paused at this moment; reads the names that are paused, too. Errors: GONE. */
-ns_status ns_db_queue_paused(ns_db *db, int64_t id, bool *paused, ns_err *err);
+ns_status ns_db_queue_paused(ns_db *db, int64_t id, bool *paused, bool *limited, ns_err *err);
 
 /* As ns_queues, of a list that was sent for (ns_db_send_query, queue_list). */
 ns_status ns_db_queues_read(ns_db *db, ns_queue_row **rows, size_t *n, ns_err *err);

@@ -253,17 +253,18 @@ static bool is_all_paused(const ns_db *db) {
   return db->paused.names.n > 0 && db->paused.names.p[0] == '\0';
 }
 
-ns_status ns_db_queue_paused(ns_db *db, int64_t id, bool *paused, ns_err *err) {
+ns_status ns_db_queue_paused(ns_db *db, int64_t id, bool *paused, bool *limited, ns_err *err) {
   const ns_value *row = NULL;
   ns_value param = ns_vint(id);
   int64_t mark = 0;
   bool known = false;
   ns_status st = ns_db_run(db, NS_SQL_QUEUE_PAUSED, &param, err);
-  *paused = false;
+  *paused = *limited = false;
   while (st == NS_OK && (st = ns_db_row(db, NS_SQL_QUEUE_PAUSED, &row, err)) == NS_OK &&
          row != NULL) {
     known = true;
     *paused = row[0].i != 0;
+    *limited = row[3].i != 0;
     mark += row[1].type != NS_NULL ? row[1].i + 1 : 0;
     note_removed(db, id, row[2].i != 0);
   }
@@ -284,6 +285,7 @@ static bool append_row(ns_queue_row **rows, size_t *cap, size_t *n, const ns_val
   q->name[len] = '\0';
   q->paused = row[2].i != 0;
   q->removed = row[3].i != 0;
+  q->limited = row[4].i != 0;
   return true;
 }
 

@@ -207,11 +207,9 @@ const ns_hooks ns_db_schema_hooks = {.connected = connected};
 
 /* Statements with a part that is put in later are left out: other statements need the same
 ** privileges. */
-static ns_status probe_statement(ns_db *db, ns_sql sql, ns_err *err) {
-  if (strstr(ns_sql_texts[sql], "/*lanes*/") != NULL || strchr(ns_sql_texts[sql], '{') != NULL ||
-      strstr(ns_sql_texts[sql], "(queues)") != NULL)
-    return NS_OK;
-  return ns_db_try(db, sql, err);
+static bool is_whole(const char *sql) {
+  return strstr(sql, "/*lanes*/") == NULL && strchr(sql, '{') == NULL &&
+         strstr(sql, "(queues)") == NULL;
 }
 
 /* Does a holder need the statement? Verbs from outside, with their audit, and reports need other
@@ -225,11 +223,13 @@ static bool is_of_holders(const char *name) {
 }
 
 ns_status ns_probe(ns_db *db, ns_err *err) {
+  const char *texts[NS_SQL_COUNT];
   ns_status st = ns_db_ready(db, err);
-  for (size_t i = 0; st == NS_OK && i < NS_SQL_COUNT; i++)
-    if (is_of_holders(ns_sql_names[i]))
-      st = probe_statement(db, (ns_sql)i, err);
-  return st;
+  size_t n = 0;
+  for (size_t i = 0; i < NS_SQL_COUNT; i++)
+    if (is_of_holders(ns_sql_names[i]) && is_whole(ns_sql_texts[i]))
+      texts[n++] = ns_sql_texts[i];
+  return st == NS_OK ? ns_link_check(db->link, texts, n, err) : st;
 }
 
 ns_status ns_may(ns_db *db, const char *name, ns_err *err) {
@@ -239,5 +239,5 @@ ns_status ns_may(ns_db *db, const char *name, ns_err *err) {
     i++;
   if (i == NS_SQL_COUNT)
     return ns_fail(err, NS_ENOTFOUND, "no statement is named '%.60s'", name);
-  return st == NS_OK ? probe_statement(db, (ns_sql)i, err) : st;
+  return st == NS_OK && is_whole(ns_sql_texts[i]) ? ns_db_try(db, (ns_sql)i, err) : st;
 }

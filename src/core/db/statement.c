@@ -90,6 +90,17 @@ ns_status ns_db_prepare(ns_db *db, ns_sql sql, ns_err *err) {
              : ns_link_prepare(db->link, s, reported_name(sql), text, strlen(text), err);
 }
 
+/* As ns_db_prepare, but it is prepared with its first run. */
+static ns_status plan(ns_db *db, ns_sql sql, ns_err *err) {
+  const char *text = ns_sql_texts[sql];
+  ns_status st = need_link(db, err);
+  if (st != NS_OK || db->stmts[sql] != NULL)
+    return st;
+  return is_brief(db, sql) ? ns_db_prepare(db, sql, err)
+                           : ns_link_plan(db->link, &db->stmts[sql], reported_name(sql), text,
+                                          strlen(text), err);
+}
+
 ns_status ns_db_try(ns_db *db, ns_sql sql, ns_err *err) {
   ns_stmt *s;
   const char *text = ns_sql_texts[sql];
@@ -112,7 +123,7 @@ ns_status ns_db_misfit(ns_status st, ns_err *err) {
 ns_status ns_db_run_once(ns_db *db, ns_sql sql, const ns_value *params, ns_err *err) {
   ns_status st = ns_db_session_begins(db, err);
   if (st == NS_OK)
-    st = ns_db_prepare(db, sql, err);
+    st = plan(db, sql, err);
   if (st == NS_OK)
     st = ns_stmt_run(db->link, db->stmts[sql], params, err);
   return ns_db_misfit(st, err);

@@ -3,9 +3,9 @@
 ** audit looks for jobs and rows in no such place, a stretch of rows at a time, all of it in
 ** rounds.
 **
-** A round reads live jobs into memory, and then the rows that place them. It follows the order
-** in which a job goes through its places: edges, scheduled, ready, leases. So a job that moves
-** meanwhile is met in at least one of them. Nothing is locked. A job that ends or returns
+** A round reads live jobs into memory, and then the rows that place them. It follows the order in
+** which a job goes through its places: edges, scheduled, ready, backlog, leases. So a job that
+** moves meanwhile is met in at least one of them. Nothing is locked. A job that ends or returns
 ** meanwhile stands no more with the same run, which is asked last.
 **
 ** A holder compares its own claims as well: are the claims that stand in the database in its
@@ -42,6 +42,7 @@ typedef enum phase {
   EDGES,
   SCHEDULED,
   READY,
+  BACKLOG,
   CLAIMED,
   STAND,
   SIGNALS,
@@ -53,8 +54,8 @@ typedef enum phase {
 typedef struct place_seen {
   int64_t id;
   uint32_t run, unmet;
-  uint32_t edges : 27;
-  uint32_t scheduled : 1, ready : 1, claimed : 1;
+  uint32_t edges : 26;
+  uint32_t scheduled : 1, ready : 1, backlog : 1, claimed : 1;
   uint32_t paused : 1;
   uint32_t wrong : 1; /* its pause is over, or its signal was sent */
 } place_seen;
@@ -78,40 +79,15 @@ struct ns_audit {
 
 /* ------------------------------------------------------------- suspicions */
 
-static void strays_clear(ns_strays *s) {
-  for (size_t i = 0; i < s->n; i++)
-    free(s->items[i].key);
-  s->n = 0;
-}
-
-static void strays_free(ns_strays *s) {
-  strays_clear(s);
-  free(s->items);
-  *s = (ns_strays){0};
-}
-
 void ns_holder_audit_free(ns_audit *c) {
   if (c == NULL)
     return;
-  strays_free(&c->before);
-  strays_free(&c->now);
-  strays_free(&c->twice);
+  ns_holder_strays_free(&c->before);
+  ns_holder_strays_free(&c->now);
+  ns_holder_strays_free(&c->twice);
   ns_buf_free(&c->over);
   free(c->jobs);
   free(c);
-}
-
-/* Copies 'x' with its key. */
-static bool strays_add(ns_strays *s, const ns_stray *x) {
-  ns_stray copy = *x;
-  if (!ns_grow(&s->items, &s->cap, s->n + 1, sizeof *s->items))
-    return false;
-  if (x->key != NULL && (copy.key = malloc(x->nkey + 1)) == NULL)
-    return false;
-  if (x->key != NULL)
-    memcpy(copy.key, x->key, x->nkey);
-  s->items[s->n++] = copy;
-  return true;
 }
 
 static const ns_stray *is_known(const ns_strays *s, const ns_stray *x) {
@@ -127,7 +103,7 @@ static ns_status suspect(ns_audit *c, const ns_stray *x, ns_err *err) {
   const ns_stray *before = is_known(&c->before, x);
   if (c->now.n >= STRAYS)
     return NS_OK;
-  if (!strays_add(&c->now, x) || (before != NULL && !strays_add(&c->twice, before)))
+  if (!ns_holder_strays_add(&c->now, x) || (before != NULL && !ns_holder_strays_add(&c->twice, before)))
     return ns_no_memory(err);
   ns_assert(c->twice.n <= c->now.n);
   return NS_OK;
@@ -225,6 +201,25 @@ static ns_status take_ready(ns_audit *c, const ns_value *r, ns_err *err) {
   return NS_OK;
 }
 
+static void mark_key(ns_audit *c, const ns_stray *x) {
+  c->nkey = x->nkey < sizeof c->key ? x->nkey : sizeof c->key;
+  memcpy(c->key, x->key, c->nkey);
+}
+
+/* Rows of a backlog: queue, group, rank, ready_at, job, run. */
+static ns_status take_backlog(ns_audit *c, const ns_value *r, ns_err *err) {
+  place_seen *s = find_job(c, r[4].i);
+  const ns_stray group = {.key = (char *)(uintptr_t)r[1].s.p, .nkey = r[1].s.n};
+  (void)err;
+  c->mark[0] = r[0].i;
+  for (size_t i = 1; i < 4; i++)
+    c->mark[i] = r[i + 1].i;
+  mark_key(c, &group);
+  if (s != NULL && s->run == (uint32_t)r[5].i)
+    s->backlog = true;
+  return NS_OK;
+}
+
 static ns_status take_claim(ns_audit *c, const ns_value *r, ns_err *err) {
   place_seen *s = r[1].type != NS_NULL ? find_job(c, r[1].i) : NULL;
   (void)err;
@@ -232,11 +227,6 @@ static ns_status take_claim(ns_audit *c, const ns_value *r, ns_err *err) {
   if (s != NULL && s->run == (uint32_t)r[2].i)
     s->claimed = true;
   return NS_OK;
-}
-
-static void mark_key(ns_audit *c, const ns_stray *x) {
-  c->nkey = x->nkey < sizeof c->key ? x->nkey : sizeof c->key;
-  memcpy(c->key, x->key, c->nkey);
 }
 
 static ns_status take_signal(ns_audit *c, const ns_value *r, ns_err *err) {
@@ -271,6 +261,9 @@ static ns_status ask_stretch(ns_db *db, ns_audit *c, ns_sql *sql, ns_err *err) {
   const ns_value ready[] = {ns_vint(m[0]), ns_vint(m[0]), ns_vint(m[1]), ns_vint(m[0]),
                             ns_vint(m[1]), ns_vint(m[2]), ns_vint(m[0]), ns_vint(m[1]),
                             ns_vint(m[2]), ns_vint(m[3]), rows};
+  const ns_value backlog[] = {ns_vint(m[0]), ns_vint(m[0]), key, ns_vint(m[0]), key, ns_vint(m[1]),
+                              ns_vint(m[0]), key, ns_vint(m[1]), ns_vint(m[2]), ns_vint(m[0]), key,
+                              ns_vint(m[1]), ns_vint(m[2]), ns_vint(m[3]), rows};
   const ns_value leases[] = {ns_vint(m[0]), ns_vint(LEASES)};
   const ns_value keys[] = {ns_vint(m[0]), ns_vint(m[0]), key, rows};
   const struct {
@@ -280,6 +273,7 @@ static ns_status ask_stretch(ns_db *db, ns_audit *c, ns_sql *sql, ns_err *err) {
                     [EDGES] = {NS_SQL_AUDIT_EDGES, pairs},
                     [SCHEDULED] = {NS_SQL_AUDIT_SCHEDULED, pairs},
                     [READY] = {NS_SQL_AUDIT_READY, ready},
+                    [BACKLOG] = {NS_SQL_AUDIT_BACKLOG, backlog},
                     [CLAIMED] = {NS_SQL_AUDIT_LEASES, leases},
                     [SIGNALS] = {NS_SQL_AUDIT_SIGNALS, keys},
                     [KEYS] = {NS_SQL_AUDIT_KEYS, keys}};
@@ -291,8 +285,8 @@ static ns_status ask_stretch(ns_db *db, ns_audit *c, ns_sql *sql, ns_err *err) {
 static ns_status read_stretch(ns_db *db, ns_audit *c, size_t *n, ns_err *err) {
   static ns_status (*const take[PHASES])(ns_audit *, const ns_value *, ns_err *) = {
       [JOBS] = take_job,    [EDGES] = take_edge,    [SCHEDULED] = take_scheduled,
-      [READY] = take_ready, [CLAIMED] = take_claim, [SIGNALS] = take_signal,
-      [KEYS] = take_key};
+      [READY] = take_ready, [BACKLOG] = take_backlog, [CLAIMED] = take_claim,
+      [SIGNALS] = take_signal, [KEYS] = take_key};
   const ns_value *row;
   ns_sql sql;
   ns_status st = ask_stretch(db, c, &sql, err);
@@ -311,7 +305,7 @@ static bool judge_jobs(const place_seen *s, ns_stray *x) {
   *x = (ns_stray){.id = s->id, .run = s->run, .unmet = s->unmet};
   if (s->wrong || s->unmet > s->edges + s->paused)
     x->wrong = NS_WAITS_TOO_LONG;
-  else if (s->unmet == 0 && !s->scheduled && !s->ready && !s->claimed)
+  else if (s->unmet == 0 && !s->scheduled && !s->ready && !s->backlog && !s->claimed)
     x->wrong = NS_UNPLACED;
   else if (s->ready && s->claimed)
     x->wrong = NS_READY_TWICE;
@@ -371,7 +365,7 @@ static void end_round(ns_audit *c, ns_audited *sum) {
   ns_strays empty = c->before;
   sum->seen = count_faults(&c->now);
   sum->round = true;
-  strays_clear(&empty);
+  ns_holder_strays_clear(&empty);
   c->before = c->now;
   c->now = empty;
   free(c->jobs);
@@ -425,7 +419,7 @@ static ns_status run_step(ns_db *db, ns_audit *c, ns_audit_mode how, ns_audited 
   ns_buf_free(&c->over);
   if (st == NS_OK && how != NS_AUDIT_LOOK && c->twice.n > 0)
     st = ns_holder_repair(db, c->twice.items, c->twice.n, sum, err);
-  strays_clear(&c->twice);
+  ns_holder_strays_clear(&c->twice);
   return st;
 }
 

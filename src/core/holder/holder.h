@@ -126,6 +126,11 @@ typedef struct ns_strays {
   size_t n, cap;
 } ns_strays;
 
+/* Copies 'x' with its key. False: out of memory. */
+bool ns_holder_strays_add(ns_strays *s, const ns_stray *x);
+void ns_holder_strays_clear(ns_strays *s);
+void ns_holder_strays_free(ns_strays *s);
+
 typedef struct ns_audit ns_audit;
 
 void ns_holder_audit_free(ns_audit *c);

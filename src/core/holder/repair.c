@@ -7,6 +7,7 @@
 ** row is stale and does no harm. No assert: only the server knows the runs.
 */
 #include <stdlib.h>
+#include <string.h>
 
 #include "claim/claim.h"
 #include "db/db.h"
@@ -128,6 +129,32 @@ static ns_status jobs_run(ns_db *db, ns_tx *tx, ns_err *err) {
   for (size_t i = 0; st == NS_OK && i < w->njobs; i++)
     st = audit_job(db, w, &w->jobs[i], err);
   return st;
+}
+
+/* ------------------------------------------------------------ suspicions */
+
+void ns_holder_strays_clear(ns_strays *s) {
+  for (size_t i = 0; i < s->n; i++)
+    free(s->items[i].key);
+  s->n = 0;
+}
+
+void ns_holder_strays_free(ns_strays *s) {
+  ns_holder_strays_clear(s);
+  free(s->items);
+  *s = (ns_strays){0};
+}
+
+bool ns_holder_strays_add(ns_strays *s, const ns_stray *x) {
+  ns_stray copy = *x;
+  if (!ns_grow(&s->items, &s->cap, s->n + 1, sizeof *s->items))
+    return false;
+  if (x->key != NULL && (copy.key = malloc(x->nkey + 1)) == NULL)
+    return false;
+  if (x->key != NULL)
+    memcpy(copy.key, x->key, x->nkey);
+  s->items[s->n++] = copy;
+  return true;
 }
 
 /* ------------------------------------------------------------------- rows */

@@ -268,10 +268,9 @@ static ns_status set_session(ns_link *l, const ns_config *cfg, ns_err *err) {
   session_text(text, sizeof text, cfg);
   if ((st = check_server(l->my, err)) != NS_OK || (st = check_tls(l->my, cfg, err)) != NS_OK)
     return st;
-  st = ns_link_text(l, text, err);
-  if (st == NS_OK)
-    st = ns_link_text(l, "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE", err);
-  return st;
+  if ((st = ns_link_send(l, text, err)) != NS_OK)
+    return st;
+  return ns_link_text(l, "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE", err);
 }
 
 /* The session that verify asked for did not come about. */

@@ -88,6 +88,16 @@ typedef struct ns_stmt ns_stmt; /* a prepared statement of one link */
 ns_status ns_link_prepare(ns_link *l, ns_stmt **out, const char *name, const char *sql, size_t n,
                           ns_err *err);
 
+/* A statement of ours that is prepared when it is used: its first ns_stmt_run sends both together.
+** Marks for parameters stand outside of its quotes and comments. Errors: NOMEM; others come with
+** the run. */
+ns_status ns_link_plan(ns_link *l, ns_stmt **out, const char *name, const char *sql, size_t n,
+                       ns_err *err);
+
+/* Prepares these texts and forgets them, many in one wait: may we run them, and do their tables
+** exist? Returns the first failure. */
+ns_status ns_link_check(ns_link *l, const char *const *texts, size_t n, ns_err *err);
+
 /* A statement that takes no place: it is sent as text, with its parameters spelled out. The
 ** parameters are integers, and so are all values of its rows. */
 ns_status ns_link_brief(ns_link *l, ns_stmt **out, const char *name, const char *sql, size_t n,

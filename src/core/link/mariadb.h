@@ -36,6 +36,8 @@ struct ns_link {
   uint64_t held;                 /* statements used from here on are not closed to make room; 0: all
                                  ** may be */
   uint64_t closed;               /* how many have made room */
+  int64_t prepares;              /* how many were sent to be prepared; the server numbers them, */
+  int64_t skew;                  /* with numbers that are so much higher */
   ns_link *next;                 /* of the open links of this process */
   ns_await await;                /* how an answer is waited for */
   int64_t read_timeout;          /* µs: how long an answer may take */
@@ -67,6 +69,8 @@ struct ns_stmt {
   size_t nsql;
   bool brief;          /* it is sent as text */
   bool open;           /* the server knows it */
+  int64_t number;      /* of the sending that prepares it, */
+  unsigned long guess; /* and the server's number that it should get */
   uint64_t heat, used; /* how often lately, and when last, by the link's clock */
   size_t nparams;
   size_t ncols;       /* of the result; 0: no rows */
@@ -96,6 +100,14 @@ void ns_stmt_all_lost(ns_link *l);
 
 /* Frees the room for the columns of its result. */
 void ns_stmt_free_columns(ns_stmt *s);
+
+/* Sends it to be prepared, and reads the answer to that, behind those that are due. In between,
+** other packets may be sent. */
+ns_status ns_stmt_send_prepare(ns_link *l, ns_stmt *s, ns_err *err);
+ns_status ns_stmt_read_prepare(ns_link *l, ns_stmt *s, ns_err *err);
+
+/* The same as ns_stmt_ready of a statement that the server knows. */
+void ns_stmt_warm(ns_link *l, ns_stmt *s);
 
 /* Sends an execution; its answer comes after the ones that are due. */
 ns_status ns_stmt_send_execution(ns_link *l, ns_stmt *s, const ns_value *params, ns_err *err);

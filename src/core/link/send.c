@@ -21,6 +21,7 @@
 #include <errmsg.h>
 #include <string.h>
 
+#define AHEAD 24   /* parameters at most of a statement that is sent with its preparation */
 #define T_INT 8    /* of the protocol: BIGINT, */
 #define T_TEXT 254 /* STRING */
 #define SENDS_TYPES 128
@@ -289,8 +290,66 @@ int64_t ns_link_changed(const ns_link *l) {
 
 /* ------------------------------------------------------- sending and waiting */
 
+/* A parameter as a column of one row. False: the packets here have no such values. */
+static bool as_column(const ns_value *v, ns_column *col) {
+  static const char null = 1;
+  *col = (ns_column){v->type == NS_INT ? NS_INT : NS_TEXT, &v->i, &v->s,
+                     v->type == NS_NULL ? &null : NULL};
+  return v->type == NS_NULL || v->type == NS_INT || (v->type == NS_TEXT && v->s.p != NULL);
+}
+
+/* Writes the execution of a statement that the server is about to know. False: it is one that has
+** to be prepared first. */
+static bool write_ahead(ns_link *l, const ns_stmt *s, const ns_value *params) {
+  ns_column cols[AHEAD];
+  size_t spare = l->max_packet > NS_PACKET_SPARE ? l->max_packet - NS_PACKET_SPARE : SIZE_MAX;
+  if (s->open || s->brief || l->dead || l->my->net.compress || s->nparams > AHEAD)
+    return false;
+  for (size_t i = 0; i < s->nparams; i++)
+    if (!as_column(&params[i], &cols[i]))
+      return false;
+  if (packet_rows(cols, s->nparams, 0, 1, spare) == 0)
+    return false;
+  ns_buf_reset(&l->packet);
+  return packet_add(&l->packet, 0, cols, s->nparams, 0, 1);
+}
+
+/* Its packet was sent with a wrong number, or the preparation has failed: the answer to it says
+** that the server knows no such statement. */
+static void drop_answer(ns_link *l, ns_status st) {
+  if (!l->dead && st != NS_OK && mysql_read_query_result(l->my) != 0)
+    ns_link_refused(l, NULL);
+}
+
+#define UNKNOWN_STATEMENT 1243
+
+/* Prepares and runs in one wait. The server's numbers of statements follow each other, so the
+** execution can name the next one. No other statement of this session has had that number. */
+static ns_status run_ahead(ns_link *l, ns_stmt *s, const ns_value *params, ns_err *err) {
+  ns_err why;
+  ns_status before;
+  ns_status st;
+  ns_stmt_warm(l, s);
+  if ((st = ns_stmt_send_prepare(l, s, err)) != NS_OK)
+    return st;
+  put4(l->packet.p, s->guess);
+  if (l->my->methods->db_command(l->my, COM_STMT_EXECUTE, l->packet.p, l->packet.n, 1, NULL) != 0)
+    return ns_link_refused(l, err);
+  before = ns_link_answers(l, NULL, err);
+  if ((st = ns_stmt_read_prepare(l, s, &why)) != NS_OK)
+    drop_answer(l, st);
+  else if ((st = ns_stmt_read_execution(l, s, &why)) != NS_OK && before == NS_OK &&
+           why.sqlerr == UNKNOWN_STATEMENT)
+    return ns_stmt_run(l, s, params, err);
+  if (before == NS_OK && st != NS_OK && err != NULL)
+    *err = why;
+  return before != NS_OK ? before : st;
+}
+
 ns_status ns_stmt_run(ns_link *l, ns_stmt *s, const ns_value *params, ns_err *err) {
   ns_status st;
+  if (write_ahead(l, s, params))
+    return run_ahead(l, s, params, err);
   ns_status before;
   st = ns_stmt_send_execution(l, s, params, err);
   before = ns_link_answers(l, NULL, st == NS_OK ? err : NULL);

@@ -17,6 +17,7 @@
 #include <string.h>
 
 #define VALUE_BYTES 18 /* a parameter on the wire, beside its text */
+#define CHECKED NS_DUE_MAX
 #define COOLING 16     /* statements that make room, until uses count half */
 
 /* ----------------------------------------------------------- preparing */
@@ -63,23 +64,39 @@ static void make_room(ns_link *l) {
   }
 }
 
-/* The library sends, and does not wait for the answer. */
-static ns_status send_prepare(ns_link *l, ns_stmt *s, ns_err *err) {
+ns_status ns_stmt_send_prepare(ns_link *l, ns_stmt *s, ns_err *err) {
   my_bool on = 1;
   my_bool off = 0;
-  ns_status st;
   int failed;
+  make_room(l);
+  ns_stmt_free_columns(s);
+  if (s->st != NULL)
+    mysql_stmt_close(s->st);
+  if ((s->st = mysql_stmt_init(l->my)) == NULL)
+    return ns_no_memory(err);
+  mysql_stmt_attr_set(s->st, STMT_ATTR_UPDATE_MAX_LENGTH, &on);
+  s->number = ++l->prepares;
+  s->guess = (unsigned long)(s->number + l->skew);
   ns_link_sends(l);
   mysql_optionsv(l->my, MARIADB_OPT_SKIP_READ_RESPONSE, &on);
   failed = mysql_stmt_prepare(s->st, s->sql, (unsigned long)s->nsql);
   mysql_optionsv(l->my, MARIADB_OPT_SKIP_READ_RESPONSE, &off);
-  if (failed)
-    return ns_stmt_refuse(l, s, err);
+  return failed ? ns_stmt_refuse(l, s, err) : NS_OK;
+}
+
+ns_status ns_stmt_read_prepare(ns_link *l, ns_stmt *s, ns_err *err) {
+  ns_status st;
   ns_link_waits(l, s->name);
   if ((st = ns_link_await(l, err)) == NS_OK && l->my->methods->db_read_prepare_response(s->st))
     st = ns_link_refused(l, err);
   ns_link_waited(l);
-  return st;
+  if (st != NS_OK)
+    return st;
+  l->skew = (int64_t)s->st->stmt_id - s->number;
+  s->nparams = mysql_stmt_param_count(s->st);
+  s->open = true;
+  l->open++;
+  return NS_OK;
 }
 
 /* For assertions: is 'open' of a link right? */
@@ -91,25 +108,28 @@ static bool counts_open(const ns_link *l) {
 }
 
 static ns_status open_stmt(ns_link *l, ns_stmt *s, ns_err *err) {
-  my_bool on = 1;
   ns_status st;
   ns_link_take_answers(l);
   if (l->dead)
     return ns_link_gone(err);
-  make_room(l);
-  ns_stmt_free_columns(s);
-  if (s->st != NULL)
-    mysql_stmt_close(s->st);
-  if ((s->st = mysql_stmt_init(l->my)) == NULL)
-    return ns_no_memory(err);
-  mysql_stmt_attr_set(s->st, STMT_ATTR_UPDATE_MAX_LENGTH, &on);
-  if ((st = send_prepare(l, s, err)) != NS_OK)
-    return st;
-  s->nparams = mysql_stmt_param_count(s->st);
-  s->open = true;
-  l->open++;
+  if ((st = ns_stmt_send_prepare(l, s, err)) == NS_OK)
+    st = ns_stmt_read_prepare(l, s, err);
   ns_assert(counts_open(l) && (l->open <= l->places || l->held != 0));
-  return NS_OK;
+  return st;
+}
+
+/* The marks for parameters in a text of ours: not those in quotes and comments. */
+static size_t count_marks(const char *sql, size_t n) {
+  size_t marks = 0;
+  for (const char *end = sql + n; sql < end; sql++) {
+    const char *close = *sql == '\'' || *sql == '"' || *sql == '`'
+                            ? memchr(sql + 1, *sql, (size_t)(end - sql - 1))
+                        : *sql == '/' && end - sql > 1 && sql[1] == '*' ? strstr(sql + 2, "*/")
+                                                                        : NULL;
+    marks += *sql == '?';
+    sql = close != NULL ? close : sql;
+  }
+  return marks;
 }
 
 static ns_stmt *add_stmt(ns_link *l, const char *name, const char *sql, size_t n) {
@@ -119,6 +139,7 @@ static ns_stmt *add_stmt(ns_link *l, const char *name, const char *sql, size_t n
     return NULL;
   }
   memcpy(s->sql, sql, n);
+  s->sql[n] = '\0';
   s->name = name;
   s->nsql = n;
   s->next = l->stmts;
@@ -126,9 +147,13 @@ static ns_stmt *add_stmt(ns_link *l, const char *name, const char *sql, size_t n
   return s;
 }
 
-ns_status ns_stmt_ready(ns_link *l, ns_stmt *s, ns_err *err) {
+void ns_stmt_warm(ns_link *l, ns_stmt *s) {
   s->used = ++l->clock;
   s->heat++;
+}
+
+ns_status ns_stmt_ready(ns_link *l, ns_stmt *s, ns_err *err) {
+  ns_stmt_warm(l, s);
   return s->open || s->brief ? NS_OK : open_stmt(l, s, err);
 }
 
@@ -144,6 +169,14 @@ ns_status ns_link_prepare(ns_link *l, ns_stmt **out, const char *name, const cha
     return st;
   }
   *out = s;
+  return NS_OK;
+}
+
+ns_status ns_link_plan(ns_link *l, ns_stmt **out, const char *name, const char *sql, size_t n,
+                       ns_err *err) {
+  if ((*out = add_stmt(l, name, sql, n)) == NULL)
+    return ns_no_memory(err);
+  (*out)->nparams = count_marks((*out)->sql, n);
   return NS_OK;
 }
 
@@ -176,6 +209,62 @@ void ns_stmt_free(ns_link *l, ns_stmt *s) {
   free(s->kept.values);
   free(s->sql);
   free(s);
+}
+
+/* A packet behind it has had the server forget it, if its number was guessed right. */
+static ns_status read_checked(ns_link *l, ns_stmt *s, ns_err *err) {
+  ns_status st = ns_stmt_read_prepare(l, s, err);
+  if (s->open && s->st->stmt_id == s->guess)
+    s->st->state = MYSQL_STMT_INITTED;
+  ns_stmt_free(l, s);
+  return st;
+}
+
+static ns_status send_checked(ns_link *l, ns_stmt **out, const char *sql, ns_err *err) {
+  unsigned char id[4];
+  ns_status st;
+  if ((*out = add_stmt(l, NULL, sql, strlen(sql))) == NULL)
+    return ns_no_memory(err);
+  if ((st = ns_stmt_send_prepare(l, *out, err)) != NS_OK) {
+    ns_stmt_free(l, *out);
+    return st;
+  }
+  for (size_t i = 0; i < sizeof id; i++)
+    id[i] = (unsigned char)((*out)->guess >> (8 * i));
+  l->my->methods->db_command(l->my, COM_STMT_CLOSE, (char *)id, sizeof id, 1, NULL);
+  return NS_OK;
+}
+
+/* Sends as many as may be due at once, and reads all answers. */
+static ns_status check_some(ns_link *l, const char *const *texts, size_t n, ns_err *err) {
+  ns_stmt *sent[CHECKED];
+  ns_status st = NS_OK;
+  ns_err why;
+  size_t asked = 0;
+  while (st == NS_OK && asked < n)
+    if ((st = send_checked(l, &sent[asked], texts[asked], err)) == NS_OK)
+      asked++;
+  for (size_t i = 0; i < asked; i++) {
+    ns_status one = read_checked(l, sent[i], &why);
+    if (st == NS_OK && one != NS_OK) {
+      st = one;
+      *err = why;
+    }
+  }
+  return st;
+}
+
+ns_status ns_link_check(ns_link *l, const char *const *texts, size_t n, ns_err *err) {
+  size_t most = l->my->net.compress ? 1 : CHECKED;
+  size_t part;
+  ns_status st = ns_link_answers(l, NULL, err);
+  if (st == NS_OK && l->dead)
+    st = ns_link_gone(err);
+  for (size_t i = 0; st == NS_OK && i < n; i += part) {
+    part = n - i < most ? n - i : most;
+    st = check_some(l, texts + i, part, err);
+  }
+  return st;
 }
 
 void ns_stmt_all_lost(ns_link *l) {

@@ -359,7 +359,7 @@ bool ns_settle_one_open(ns_db *db, const ns_verdict *v) {
   const ns_claimed *c = ns_claim_leases_find(&db->claim.leases, v->lease, v->id, v->run);
   bool is_plain = v->kind == NS_ACK && v->nchildren == 0 && !ns_verdict_written(v);
   bool is_ours = !db->is_host && !db->user_tx && db->settle.blamed == 0 && !db->settle.forgets;
-  return c != NULL && is_plain && is_ours && b->span == 0 && c->heard == 0 && !c->shown &&
+  return c != NULL && is_plain && is_ours && b->span == 0 && c->heard == 0 && !c->shown && !c->granted &&
          c->row.source != 0 && ns_source_ends(db, &c->row);
 }
 

@@ -381,43 +381,6 @@ static ns_status write_returns(ns_db *db, const ns_outcome *outcomes, size_t n, 
   return st;
 }
 
-/* ------------------------------------------------------- leases, running */
-
-static bool is_settled(const ns_verdict *v) {
-  return v->status == NS_OK || v->status == NS_ESTALE;
-}
-
-/* Deletes lease rows with last open claims that are all among these verdicts. */
-static ns_status delete_leases(ns_db *db, const ns_outcome *outcomes, size_t n, ns_err *err) {
-  ns_status st = NS_OK;
-  if (db->user_tx)
-    return NS_OK; /* after the caller's commit */
-  for (size_t i = 0; st == NS_OK && i < db->claim.leases.n; i++) {
-    ns_lease *b = &db->claim.leases.items[i];
-    size_t over = 0;
-    for (size_t k = 0; k < n; k++)
-      over += outcomes[k].v->lease == b->id && is_settled(outcomes[k].v) &&
-              ns_claim_leases_find(&db->claim.leases, b->id, outcomes[k].v->id,
-                                   outcomes[k].v->run) != NULL;
-    if (over > 0 && over == b->open)
-      st = ns_claim_lease_delete(db, b, err);
-  }
-  return st;
-}
-
-static ns_status leave_runs(ns_db *db, const ns_outcome *outcomes, size_t n, ns_err *err) {
-  ns_status st = NS_OK;
-  for (size_t i = 0; st == NS_OK && i < n; i++) {
-    const ns_verdict *v = outcomes[i].v;
-    const ns_claimed *c = ns_claim_leases_find(&db->claim.leases, v->lease, v->id, v->run);
-    ns_settle_count(db, &outcomes[i], c);
-    if (c != NULL && c->shown && is_settled(v))
-      st = ns_db_bulk_changing(db, NS_SQL_SETTLE_HIDDEN,
-                               (ns_column[]){{NS_INT, &v->id, NULL, NULL}}, 1, 0, err);
-  }
-  return st;
-}
-
 static ns_status write_all(ns_db *db, ns_outcome *outcomes, size_t n, ns_err *err) {
   ns_status st;
   if ((st = ns_settle_children_write(db, outcomes, n, err)) != NS_OK ||
@@ -475,8 +438,8 @@ ns_status ns_settle_batch(ns_db *db, ns_verdict *v, size_t n, ns_err *err) {
   qsort(outcomes, n, sizeof *outcomes, by_token);
   if ((st = ns_settle_fast_acks(db, outcomes, n, &rest, err)) == NS_OK &&
       (st = settle_rest(db, outcomes, rest, err)) == NS_OK &&
-      (st = leave_runs(db, outcomes, n, err)) == NS_OK)
-    st = delete_leases(db, outcomes, n, err);
+      (st = ns_settle_leave_runs(db, outcomes, n, err)) == NS_OK)
+    st = ns_settle_delete_leases(db, outcomes, n, err);
   ns_source_forget(db);
   for (size_t i = 0; i < n; i++)
     free(outcomes[i].key);
@@ -486,7 +449,7 @@ ns_status ns_settle_batch(ns_db *db, ns_verdict *v, size_t n, ns_err *err) {
 
 void ns_settle_done(ns_db *db, const ns_verdict *v, size_t n) {
   for (size_t i = 0; i < n; i++) {
-    if (!is_settled(&v[i]))
+    if (!ns_settle_is_over(&v[i]))
       continue;
     if (v[i].status == NS_OK)
       db->count.settled++;
@@ -504,7 +467,7 @@ static void settle_joined(ns_db *db) {
     const ns_verdict *v = &db->settle.joined[i];
     ns_err err;
     db->count.settled += v->status == NS_OK;
-    if (is_settled(v) && ns_claim_leases_settle(&db->claim.leases, v->lease, v->id, v->run)) {
+    if (ns_settle_is_over(v) && ns_claim_leases_settle(&db->claim.leases, v->lease, v->id, v->run)) {
       ns_claim_lease_delete(db, ns_claim_leases_batch(&db->claim.leases, v->lease), &err);
       ns_claim_leases_drop(&db->claim.leases, v->lease);
     }

@@ -97,6 +97,17 @@ bool ns_settle_keeps_output(const ns_db *db, const ns_outcome *f);
 ** 'gone' is left out: ns_finish counts it. 'c': the claim; NULL: it is not ours. */
 void ns_settle_count(ns_db *db, const ns_outcome *f, const ns_claimed *c);
 
+/* ------------------------------------------------------------ leave.c */
+
+/* Is it written, or too late to be? */
+bool ns_settle_is_over(const ns_verdict *v);
+
+/* Ends what the runs show of themselves, their places under limits, and their counts. */
+ns_status ns_settle_leave_runs(ns_db *db, const ns_outcome *outcomes, size_t n, ns_err *err);
+
+/* Deletes leases with all claims settled; in the caller's transaction, none yet. */
+ns_status ns_settle_delete_leases(ns_db *db, const ns_outcome *outcomes, size_t n, ns_err *err);
+
 /* Nothing is written of it in this batch: its verdict is BUSY. */
 void ns_settle_put_off(ns_outcome *f);
 

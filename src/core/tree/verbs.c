@@ -12,6 +12,7 @@
 ** in ready and scheduled is not stale. A job that is running, or being claimed, is not moved:
 ** the change is written into its job, and its holder is told.
 */
+#include "admission/admission.h"
 #include "tree/tree.h"
 
 #include <stdlib.h>
@@ -104,10 +105,28 @@ static ns_status lock_ready(ns_db *db, ns_tree *t, ns_err *err) {
   return st;
 }
 
+/* Jobs that have no place so far may be in a backlog: then they are in ready from now on. */
+static ns_status return_from_backlogs(ns_db *db, ns_tree *t, ns_err *err) {
+  ns_buf ids = NS_BUF_INIT;
+  int64_t returned = 0;
+  ns_status st = NS_OK;
+  for (size_t i = 0; i < t->nnodes; i++)
+    if (is_sought(&t->nodes[i])) {
+      ns_db_list_add_id(&ids, t->nodes[i].id);
+      t->nodes[i].seen = false;
+    }
+  if (!ns_db_list_is_empty(&ids))
+    st = ns_admission_return(db, &ids, &returned, err);
+  ns_buf_free(&ids);
+  return st == NS_OK && returned > 0 ? lock_ready(db, t, err) : st;
+}
+
 static ns_status find_unclaimed(ns_db *db, ns_tree *t, ns_err *err) {
   ns_status st = lock_scheduled(db, t, err);
   if (st == NS_OK)
     st = lock_ready(db, t, err);
+  if (st == NS_OK)
+    st = return_from_backlogs(db, t, err);
   for (size_t i = 0; i < t->nnodes; i++)
     if (is_sought(&t->nodes[i]))
       t->nodes[i].holder = NS_UNSEEN_HOLDER;

@@ -88,7 +88,7 @@ static int64_t least(int64_t a, int64_t b) {
 static ns_status prepare_named(ns_listener *l, ns_stmt **out, ns_sql sql,
                                ns_err *err) {
   const char *text = ns_sql_texts[sql];
-  return ns_link_prepare(l->link, out, NULL, text, strlen(text), err);
+  return ns_link_plan(l->link, out, NULL, text, strlen(text), err);
 }
 
 static void forget_statements(ns_listener *l) {

@@ -24,7 +24,8 @@ static void add_queue(nsh_served *s, const nsh_config *cfg, const ns_queue_row *
   }
   nsh_must(ns_grow(&s->items, &s->cap, n, sizeof *s->items));
   nsh_must(ns_grow(&s->pools, &s->cappools, n, sizeof *s->pools));
-  s->items[s->n] = (ns_weighted_queue){.queue_id = row->id, .weight = weight};
+  s->items[s->n] = (ns_weighted_queue){
+      .queue_id = row->id, .weight = weight, .limited = row->limited};
   s->pools[s->n++] = nsh_config_pool(cfg, ns_str(row->name));
 }
 

@@ -1,0 +1,221 @@
+-- Limits of queues and of groups, from a claim's side: places, rates, order, turns.
+
+local nightshift = require "nightshift"
+local proc = require "spec.support.proc"
+
+describe("a limited queue", function()
+  local url, handle, q, limit
+
+  with_database(function(opened, _, at)
+    handle, url = opened, at
+    q = handle:queue "api"
+    limit = function(_, l) -- by hand, until there is a verb for it
+      if not l then return handle:execute "UPDATE nightshift_limit SET lifted = TRUE" end
+      local g, r, none = l.group or {}, l.rate or {}, nightshift.null
+      local gr = g.rate or {}
+      local function us(v)
+        return v and math.floor((type(v) == "number" and v or tonumber(v:match "%d+")) * 1e6) or none
+      end
+      handle:execute "INSERT IGNORE INTO nightshift_queue (name, created) VALUES ('api', 1)"
+      assert(handle:execute([[INSERT INTO nightshift_limit (queue_id, running, rate, rate_span, rate_window,
+        group_running, group_rate, group_span, group_window, ordered, fair)
+        SELECT id, ?, ?, ?, ?, ?, ?, ?, ?, ?, ? FROM nightshift_queue WHERE name = 'api']],
+        l.running or none, r[1] or none, us(r[2]), r[3] and 1 or 0, g.running or none,
+        gr[1] or none, us(gr[2]), gr[3] and 1 or 0, g.ordered and 1 or 0, g.fair and 1 or 0))
+      return handle:execute "UPDATE nightshift_queue SET limited = TRUE"
+    end
+  end)
+
+  --- Pushes so many jobs of a group; their ids.
+  local function push(group, n, options)
+    local ids = {}
+    for i = 1, n do
+      local o = { group = group }
+      for k, v in pairs(options or {}) do o[k] = v end
+      ids[i] = assert(q:push("call", { group or "", i }, o))
+    end
+    return ids
+  end
+
+  local function ids(jobs, message, code)
+    local list = {}
+    for i, job in ipairs(assert(jobs, message and message .. code)) do list[i] = job.id end
+    return list
+  end
+
+  local function groups(jobs)
+    local list = {}
+    for i, job in ipairs(assert(jobs)) do list[i] = job.payload[1] end
+    table.sort(list)
+    return table.concat(list, " ")
+  end
+
+  local function count(name)
+    return tonumber(assert(handle:execute("SELECT COUNT(*) AS n FROM nightshift_" .. name))[1].n)
+  end
+
+  it("runs no more of a group at once than it may", function()
+    assert(limit(q, { group = { running = 2 } }))
+    push("a", 5)
+    push("b", 1)
+    push(nil, 3)
+    local jobs = q:claim_many(20)
+    assert.equal(6, #jobs)
+    assert.equal(0, #q:claim_many(20))
+    for _, job in ipairs(jobs) do
+      if job.payload[1] == "a" then
+        assert(job:ack())
+        break
+      end
+    end
+    assert.equal("a", q:claim().payload[1])
+    assert.is_nil(q:claim())
+  end)
+
+  it("runs no more of all its jobs at once than it may, whatever their groups", function()
+    assert(limit(q, { running = 3, group = { running = 2 } }))
+    push("a", 3)
+    push("b", 3)
+    local jobs = q:claim_many(20)
+    assert.equal("a a b", groups(jobs))
+    assert(jobs[3]:ack())
+    assert.equal("b", q:claim().payload[1])
+  end)
+
+  it("takes the best job that has a place first", function()
+    assert(limit(q, { group = { running = 1 } }))
+    local a, b = push("a", 2), push("b", 2, { priority = 150 })
+    assert.same({ b[1], a[1] }, ids(q:claim_many(5)))
+  end)
+
+  it("gives the places of a program that was killed to others at once", function()
+    assert(limit(q, { group = { running = 1 } }))
+    push("a", 2)
+    local other = proc.start { proc.lua, "-e", ([[
+      assert(require "nightshift".open(%q):queue "api":claim())
+      print "claimed"
+      io.stdout:flush()
+      require "nightshift.core".sleep(60)]]):format(url) }
+    other:wait_line("claimed", 20)
+    assert.is_nil(q:claim())
+    other:signal "KILL"
+    local began = nightshift.clock()
+    local job = assert(q:claim { wait = 20 })
+    assert.is_true(nightshift.clock() - began < proc.limit(2))
+    assert(job:ack())
+    assert(assert(q:claim()):ack())
+    assert.is_nil(q:claim())
+    assert.equal(0, count "grant")
+    other:wait()
+  end)
+
+  it("starts no more than a bucket has tokens, and later those that came back", function()
+    assert(limit(q, { rate = { 5, "1s" } }))
+    push("a", 12)
+    assert.equal(5, #q:claim_many(20))
+    local began = nightshift.clock()
+    assert(q:claim { wait = 5 })
+    local took = nightshift.clock() - began
+    assert.is_true(took > 0.05 and took < proc.limit(1), took)
+  end)
+
+  it("counts the starts of a group by windows, when it is told to", function()
+    assert(limit(q, { group = { rate = { 2, 3600, "window" } } }))
+    push("a", 3)
+    push("b", 1)
+    assert.equal("a a b", groups(q:claim_many(20)))
+  end)
+
+  it("runs an ordered group one after the other, and a job that failed keeps its turn", function()
+    assert(limit(q, { group = { ordered = true } }))
+    local a, b = push("a", 3, { max_attempts = 2, backoff = 0.2 }), push("b", 1)
+    local jobs = q:claim_many(20)
+    assert.same({ a[1], b[1] }, ids(jobs))
+    assert(jobs[1]:fail "first")
+    local again = assert(q:claim { wait = 10 })
+    assert.equal(a[1], again.id)
+    assert(again:fail "dead now")
+    local next_one = assert(q:claim { wait = 10 })
+    assert.equal(a[2], next_one.id)
+    assert(handle:cancel(a[2]))
+    next_one:ack()
+    assert.equal(a[3], assert(q:claim { wait = 10 }).id)
+  end)
+
+  it("lets groups take turns, when it is to be fair", function()
+    assert(limit(q, { group = { fair = true } }))
+    local a = push("a", 50)
+    assert.same({ a[1] }, ids(q:claim_many(1)))
+    local b = push("b", 2)
+    assert.same({ b[1], a[2], b[2], a[3] }, ids(q:claim_many(4)))
+  end)
+
+  it("forgets a waiting job that is cancelled, keeps one that is paused, moves one that is changed", function()
+    assert(limit(q, { group = { running = 1 } }))
+    local a = push("a", 5)
+    local job = assert(q:claim())
+    assert.equal(a[1], job.id)
+    assert(handle:cancel(a[2]))
+    assert(handle:pause(a[3]))
+    assert(handle:update(a[5], { priority = 200 }))
+    assert(job:ack())
+    job = assert(q:claim())
+    assert.equal(a[5], job.id)
+    assert(handle:resume(a[3]))
+    assert(job:ack())
+    job = assert(q:claim())
+    assert.equal(a[4], job.id)
+    assert(job:ack())
+    job = assert(q:claim())
+    assert.equal(a[3], job.id)
+    assert(job:ack())
+    assert.equal(0, count "backlog" + count "grant" + count "job")
+  end)
+
+  it("lists its waiting jobs as ready, and verbs on ready jobs find them", function()
+    assert(limit(q, { group = { running = 1 } }))
+    local a, b = push("a", 3), push("b", 2)
+    assert.equal(2, #q:claim_many(5))
+    local list = assert(handle:jobs { state = "ready", queue = "api" })
+    assert.same({ a[2], a[3], b[2] }, { list[1].id, list[2].id, list[3].id })
+    assert.equal(3, #list)
+    assert.equal(3, assert(handle:reprioritise({ state = "ready", queue = "api" }, 50)).changed)
+    assert.equal(3, #assert(handle:jobs { state = "ready" }))
+  end)
+
+  it("has no limits any more when they are taken away", function()
+    assert(limit(q, { group = { running = 1, ordered = true } }))
+    local a = push("a", 4)
+    local job = assert(q:claim())
+    assert(limit(q, nil))
+    assert.same({ a[2], a[3], a[4] }, ids(q:claim_many(5)))
+    assert(job:ack())
+    assert.equal(0, count "limit" + count "group" + count "backlog" + count "grant")
+  end)
+
+  it("has its waiting jobs somewhere: the audit finds nothing", function()
+    assert(limit(q, { group = { running = 1 } }))
+    push("a", 4)
+    assert(q:claim())
+    assert.equal(3, count "backlog")
+    local core = handle._handle or handle
+    for _ = 1, 40 do if core.audit then core:audit() end end
+    assert.equal(0, count "mended")
+    assert.equal(1, count "ready") -- the sentinel of its lane
+  end)
+
+  it("does not wait for a claim of another session", function()
+    assert(limit(q, { group = { running = 1 } }))
+    push("a", 2)
+    push("b", 2)
+    local other <close> = assert(nightshift.open(url))
+    assert(handle:transaction(function(tx)
+      assert(tx:execute("SELECT * FROM nightshift_limit FOR UPDATE"))
+      local began = nightshift.clock()
+      assert.is_nil(other:queue("api"):claim())
+      assert.is_true(nightshift.clock() - began < proc.limit(0.5))
+      return true
+    end))
+    assert(other:queue("api"):claim { wait = 5 })
+  end)
+end)

@@ -1,0 +1,84 @@
+/*
+** The statements of admission (sql/query/admission.sql), each with its parameters. What they do is
+** decided by the server: places and tokens are counted there, under the lock of the limit.
+**
+** Invariant: a queue's backlog, groups and grants change only while its limit is locked by the
+** transaction. Asserted where rows are moved, admitted or given back.
+*/
+#include "admission/admission.h"
+
+#include "db/db.h"
+#include "err.h"
+#include "handle.h"
+
+ns_status ns_admission_lock(ns_db *db, int64_t queue_id, ns_admission *a, ns_err *err) {
+  const ns_value *row = NULL;
+  const ns_value param = ns_vint(queue_id);
+  ns_status st = ns_db_run(db, NS_SQL_ADMISSION_LOCK, &param, err);
+  *a = (ns_admission){.queue_id = queue_id};
+  if (st == NS_OK)
+    st = ns_db_row(db, NS_SQL_ADMISSION_LOCK, &row, err);
+  if (st == NS_OK && row != NULL) {
+    a->locked = true;
+    a->ordered = row[0].i != 0;
+    a->lifted = row[1].i != 0;
+  }
+  return st;
+}
+
+ns_status ns_admission_move(ns_db *db, const ns_admission *a, ns_buf *rows, size_t n, ns_err *err) {
+  const ns_value list = ns_db_list_end(rows);
+  const ns_value params[] = {list, ns_vint((int64_t)n), ns_vint(a->ordered)};
+  ns_assert(a->locked && !a->lifted && db->in_tx);
+  return rows->oom ? ns_no_memory(err) : ns_db_run(db, NS_SQL_ADMISSION_MOVE, params, err);
+}
+
+ns_status ns_admission_lift(ns_db *db, const ns_admission *a, size_t n, bool *more, ns_err *err) {
+  const ns_value params[] = {ns_vint(a->queue_id), ns_vint((int64_t)n)};
+  const ns_value *row = NULL;
+  ns_status st = ns_db_run(db, NS_SQL_ADMISSION_LIFT, params, err);
+  ns_assert(a->locked && a->lifted && db->in_tx);
+  *more = false;
+  if (st == NS_OK)
+    st = ns_db_row(db, NS_SQL_ADMISSION_LIFT, &row, err);
+  if (st == NS_OK && row != NULL)
+    *more = row[0].i != 0;
+  return st;
+}
+
+ns_status ns_admission_take(ns_db *db, const ns_admission *a, ns_bytes text, size_t want,
+                            int64_t lease, bool alone, ns_stmt **s, ns_err *err) {
+  const ns_value params[] = {ns_vint(a->queue_id), ns_vint((int64_t)want), ns_vint(lease),
+                             ns_vint(alone)};
+  ns_status st = ns_db_prepared(db, s, text, err);
+  ns_assert(a->locked && !a->lifted && db->in_tx);
+  return st == NS_OK ? ns_stmt_run(db->link, *s, params, err) : st;
+}
+
+ns_status ns_admission_withdraw(ns_db *db, int64_t job, bool *taken, ns_err *err) {
+  const ns_value param = ns_vint(job);
+  ns_status st = ns_db_run(db, NS_SQL_ADMISSION_WITHDRAW, &param, err);
+  *taken = st == NS_OK && ns_db_affected(db, NS_SQL_ADMISSION_WITHDRAW) > 0;
+  return st;
+}
+
+ns_status ns_admission_return(ns_db *db, ns_buf *ids, int64_t *n, ns_err *err) {
+  const ns_value *row = NULL;
+  ns_status st = ns_db_list_run(db, NS_SQL_ADMISSION_RETURN, NULL, ids, err);
+  *n = 0;
+  if (st == NS_OK)
+    st = ns_db_row(db, NS_SQL_ADMISSION_RETURN, &row, err);
+  if (st == NS_OK && row != NULL)
+    *n = row[0].i;
+  return st;
+}
+
+ns_status ns_admission_release(ns_db *db, ns_buf *tokens, ns_err *err) {
+  return ns_db_list_run(db, NS_SQL_ADMISSION_RELEASE, NULL, tokens, err);
+}
+
+ns_status ns_admission_stop(ns_db *db, int64_t queue_id, int64_t job, int64_t span, bool all,
+                            ns_err *err) {
+  const ns_value params[] = {ns_vint(queue_id), ns_vint(job), ns_vint(span), ns_vint(all)};
+  return ns_db_run(db, NS_SQL_ADMISSION_STOP, params, err);
+}

@@ -1,0 +1,101 @@
+/*
+** A claim of a limited queue. Rows of ready go into the backlog, as many as take some milliseconds;
+** then jobs of the backlog are admitted. A claim that finds another one at it comes back soon.
+**
+** Invariants: rows of all names are moved, whichever names the claim is of, so that an ordered
+** group has no gaps. What a claim remembers only says when the next look is worth it.
+*/
+#include "admission/admission.h"
+
+#include "clock.h"
+#include "err.h"
+
+#define MOVE_MOST 1000
+#define MOVE_LEAST 50
+#define MOVE_FIRST 250
+#define MOVE_TIME INT64_C(5000)      /* µs that a move may take */
+#define LOCKED_AGAIN INT64_C(2000)   /* µs: another claim admits */
+#define REST INT64_C(3000)           /* ... nothing could start; other queues have jobs */
+#define FALLBACK NS_SECOND           /* ... a place is to become free, which a ring tells of */
+#define DRAIN_AHEAD (60 * NS_SECOND) /* a host that drains waits for starts so far ahead */
+
+/* So many rows are moved in the time that a move may take. */
+static void learn_pace(ns_admission_memory *m, size_t n, int64_t took) {
+  size_t fit = took > 0 ? (size_t)((int64_t)n * MOVE_TIME / took) : MOVE_MOST;
+  if (n < m->move_most && took < MOVE_TIME)
+    return;
+  m->move_most = fit < MOVE_LEAST ? MOVE_LEAST : fit > MOVE_MOST ? MOVE_MOST : fit;
+}
+
+/* From ready into the backlog; there may be more in ready. */
+static ns_status move(ns_db *db, const ns_admission *a, ns_admission_memory *m,
+                      const ns_admission_claim *c, ns_err *err) {
+  ns_buf list = NS_BUF_INIT;
+  int64_t start = ns_mono_us();
+  size_t n = 0;
+  ns_status st;
+  if (m->move_most == 0)
+    m->move_most = MOVE_FIRST;
+  st = c->take(db, c->arg, m->move_most, &list, &n, err);
+  m->more = n >= m->move_most;
+  m->moved = n;
+  if (st == NS_OK && n > 0) {
+    st = ns_admission_move(db, a, &list, n, err);
+    learn_pace(m, n, ns_mono_us() - start);
+  }
+  ns_buf_free(&list);
+  return st;
+}
+
+static ns_status lift(ns_db *db, const ns_admission *a, ns_admission_memory *m, ns_err *err) {
+  bool more = false;
+  ns_status st = ns_admission_lift(db, a, MOVE_MOST, &more, err);
+  m->again_at = more ? ns_mono_us() : 0;
+  m->backlog = more;
+  return st;
+}
+
+ns_status ns_admission_run(ns_db *db, ns_admission_memory *m, const ns_admission_claim *c,
+                           ns_stmt **s, bool *lifted, ns_err *err) {
+  ns_admission a;
+  ns_status st;
+  *s = NULL;
+  *lifted = false;
+  if (ns_mono_us() < m->rest_until)
+    return NS_OK;
+  if ((st = ns_admission_lock(db, c->queue_id, &a, err)) != NS_OK)
+    return st;
+  if (!a.locked) {
+    m->again_at = ns_mono_us() + ns_jitter(LOCKED_AGAIN, 0.5);
+    return NS_OK;
+  }
+  if ((*lifted = a.lifted))
+    return lift(db, &a, m, err);
+  if ((st = move(db, &a, m, c, err)) != NS_OK)
+    return st;
+  return ns_admission_take(db, &a, c->text, c->want, c->lease, c->alone, s, err);
+}
+
+void ns_admission_learn(ns_admission_memory *m, int64_t in, bool backlog, bool more, bool none) {
+  int64_t now = ns_mono_us();
+  m->backlog = backlog;
+  if (more || m->more)
+    in = 0;
+  else if (backlog && in < 0)
+    in = FALLBACK;
+  m->again_at = in < 0 ? 0 : now + in;
+  if (none && m->moved == 0 && !more)
+    m->rest_until = now + REST;
+}
+
+int64_t ns_admission_next(const ns_admission_memory *m, int64_t in) {
+  int64_t now = ns_mono_us();
+  int64_t at = m->again_at != 0 && m->again_at < m->rest_until ? m->rest_until : m->again_at;
+  int64_t next = at > now ? at - now : 0;
+  return m->limited && at != 0 && (in < 0 || next < in) ? next : in;
+}
+
+bool ns_admission_waits(const ns_admission_memory *m) {
+  return m->limited && m->backlog && m->again_at != 0 &&
+         m->again_at - ns_mono_us() <= DRAIN_AHEAD;
+}
