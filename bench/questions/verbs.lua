@@ -75,14 +75,15 @@ local SHARED = { [1] = 3000, [100] = 50000 }
 -- own. verbs.c fails unless every job is claimed exactly once.
 function questions.handles(s)
   local ask = {}
-  for i, case in ipairs(CASES) do
+  for _, case in ipairs(CASES) do
     local handles, batch = table.unpack(case)
+    local jobs = s:jobs(SHARED[batch], batch)
     local title = ("%d handle%s, batch %d"):format(handles, handles > 1 and "s" or "", batch)
-    ask[i] = function()
-      local jobs = s:jobs(SHARED[batch], batch)
+    local function measure()
       return s:beside(title, function() return s:floor("claim", { jobs = jobs, batch = batch }) end,
         function() return s:verbs("handles", { jobs = jobs, batch = batch, handles = handles }) end)
     end
+    if handles <= math.max(8, jobs // batch) then ask[#ask + 1] = measure end -- so that most have a job
   end
   return {
     title = "Claim and ack by concurrent handles",

@@ -47,7 +47,7 @@ function questions.work(s)
     end)
   end
   local numbers = {}
-  for i, n in ipairs(WORKERS) do numbers[i] = n <= jobs // 10 and n or nil end -- so that each has some jobs
+  for i, n in ipairs(WORKERS) do numbers[i] = n <= jobs // 100 and n or nil end -- so that each has some jobs
   for _, n in ipairs(numbers) do add(n, "all", ("%d worker%s"):format(n, n > 1 and "s" or "")) end
   for _, n in ipairs(numbers) do add(n, "failed", ("%d worker%s, no history"):format(n, n > 1 and "s" or "")) end
   return {

@@ -451,7 +451,7 @@ describe("a push that a KILL QUERY hits", function()
     local killer = proc.start { proc.lua, "-e", KILLER:format(url, thread) }
     killer:wait_line "killing"
     local told, refused = { first = true }, 0
-    for i = 1, math.ceil((os.getenv "NIGHTSHIFT_LONG" and 1000 or 400) / proc.limit(1)) do
+    for i = 1, math.ceil((os.getenv "NIGHTSHIFT_LONG" and 1000 or 300) / proc.limit(1)) do
       local name = "job-" .. i
       local id, _, code
       repeat -- GONE: not known, but the same again is written once
@@ -524,7 +524,7 @@ describe("a transaction whose end a KILL QUERY hits", function()
     repeat until handle:transaction(function(tx) return tx:execute "INSERT INTO kept VALUES (0)" end)
   end
 
-  local TRIES = math.ceil((os.getenv "NIGHTSHIFT_LONG" and 1200 or 500) / proc.limit(1))
+  local TRIES = math.ceil((os.getenv "NIGHTSHIFT_LONG" and 1200 or 300) / proc.limit(1))
 
   it("is rolled back when its function raises", function()
     for i = 1, TRIES do
@@ -567,7 +567,7 @@ end)
 --
 -- NIGHTSHIFT_KILLS=100000 makes the storm longer.
 describe("a storm of KILL QUERY", function()
-  local KILLS = tonumber(os.getenv "NIGHTSHIFT_KILLS") or math.ceil(500 / proc.limit(1))
+  local KILLS = tonumber(os.getenv "NIGHTSHIFT_KILLS") or math.ceil(300 / proc.limit(1))
   local HANDLER = [[
   local journal = require "spec.support.proc".journal
   local note

@@ -8,10 +8,10 @@ local ledger = require "spec.support.crew".ledger
 local nst = require "nst"
 local proc = require "spec.support.proc"
 
--- Design: a migration of 50,000 images, of 4,000 without NIGHTSHIFT_LONG, by workers on many
+-- Design: a migration of 50,000 images, of 2,000 without NIGHTSHIFT_LONG, by workers on many
 -- machines. They claim blocks of 10 tasks under a fresh claim id and complete or reset each.
 describe("a migration:", function()
-  local TASKS = os.getenv "NIGHTSHIFT_LONG" and 50000 or 4000
+  local TASKS = os.getenv "NIGHTSHIFT_LONG" and 50000 or 2000
   local BLOCK = 10
 
   local db, path
@@ -408,7 +408,7 @@ describe("a job manager:", function()
   end]]
 
   describe("600 jobs, some of them children,", function()
-    for _, claimers in ipairs(os.getenv "NIGHTSHIFT_LONG" and { 80, 200, 500 } or { 80 }) do
+    for _, claimers in ipairs(os.getenv "NIGHTSHIFT_LONG" and { 80, 200, 500 } or { 40 }) do
       local crowd = ("by %d claimers with a connection each, of whom some are killed"):format(claimers)
       it("are each had once " .. crowd, function()
         fill()

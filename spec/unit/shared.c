@@ -137,7 +137,7 @@ static ns_region *prepare(const change *c) {
   put(r, "right", number(7));
   CHECK(ns_shared_delete(&r->shared, ns_str("hole"), &(bool){false}, NULL) ==
         NS_OK);
-  for (int i = 0; c->evict && i < 2000; i++) {
+  for (int i = 0; c->evict && i < 800; i++) {
     char key[16];
     snprintf(key, sizeof key, "n%d", i);
     put(r, key, bytes('n', 100));

@@ -2,17 +2,19 @@
 -- each. Command adopt: looks at such a table, and makes its open rows jobs of another queue. And
 -- what retry and prune do with --table: rows that have ended.
 
-local admin = require "nightshift.source.admin"
 local context = require "nightshift.cli.context"
-local mapping = require "nightshift.source.mapping"
 local options = require "nightshift.options"
 local output = require "nightshift.cli.output"
-local source = require "nightshift.source.table"
+
+-- Loaded by the few commands that need them.
+local admin = options.later(function() return require "nightshift.source.admin" end)
+local mapping = options.later(function() return require "nightshift.source.mapping" end)
+local source = options.later(function() return require "nightshift.source.table" end)
 
 local adopt = { commands = {} }
 
 local function read_mapping(what, file, given)
-  local ok, map, message = pcall(mapping.read, given)
+  local ok, map, message = pcall(mapping().read, given)
   if not ok then map, message = nil, map end
   if not map then context.fail(context.CONFIG, "%s %s: %s", what, file, message:gsub("^nightshift: ", "")) end
   return map
@@ -64,9 +66,9 @@ end
 
 local function drain_table(t, args)
   local into = args.drain_into
-  local act, progress = args.yes and admin.drain or admin.look, output.progress("rows")
+  local act, progress = args.yes and admin().drain or admin().look, output.progress("rows")
   if progress.active and args.yes then
-    progress = output.progress("rows", context.must(admin.look(t, { into = into })).jobs)
+    progress = output.progress("rows", context.must(admin().look(t, { into = into })).jobs)
   end
   local result, message, code = act(t, { into = into, told = progress.show })
   progress.finish()
@@ -96,7 +98,7 @@ function adopt.commands.adopt(args)
   local db <close> = context.connect(args)
   local results = {}
   for i, one in ipairs(mappings) do
-    local t = context.must(source.new(db, one))
+    local t = context.must(source().new(db, one))
     results[i] = args.drain_into and drain_table(t, args) or check_table(t, args)
   end
   if args.json then output.json_list(results) end
@@ -134,7 +136,7 @@ function adopt.wanted(args, with, without)
   return args.table ~= nil
 end
 
-local function open_table(db, args) return context.must(admin.open(db, args.table)) end
+local function open_table(db, args) return context.must(admin().open(db, args.table)) end
 
 local function each_id(t, args)
   local told = output.outcomes(args)
@@ -165,11 +167,11 @@ end
 function adopt.prune(args)
   local given = {}
   for _, key in ipairs { "state", "older", "into", "limit" } do
-    given[key] = args[key] and context.checked(admin.PRUNE[key], args[key], "--" .. key)
+    given[key] = args[key] and context.checked(admin().PRUNE[key], args[key], "--" .. key)
   end
   local db <close> = context.connect(args)
   local t = open_table(db, args)
-  local n = context.must(admin.prunable(t, given))
+  local n = context.must(admin().prunable(t, given))
   if n == 0 and not args.json then return output.line "nothing to delete" end
   if n == 0 then return output.json { deleted = 0 } end
   local verb = given.into and "moved" or "deleted"
@@ -178,7 +180,7 @@ function adopt.prune(args)
   end
   local progress = output.progress("rows", n)
   given.told = progress.show
-  local gone, message, code = admin.prune(t, given)
+  local gone, message, code = admin().prune(t, given)
   progress.finish()
   n = context.must(gone, message, code)
   if args.json then return output.json { deleted = n } end

@@ -2,16 +2,18 @@
 -- tree.lua has the commands on trees, adopt.lua the commands on rows of adopted tables.
 
 local adopt = require "nightshift.cli.adopt"
-local change = require "nightshift.change"
 local context = require "nightshift.cli.context"
 local core = require "nightshift.core"
 local filter = require "nightshift.filter"
-local many = require "nightshift.many"
 local options = require "nightshift.options"
 local output = require "nightshift.cli.output"
-local report = require "nightshift.report"
 local tree = require "nightshift.cli.tree"
 local units = require "nightshift.units"
+
+-- Loaded by the few commands that need them.
+local change = options.later(function() return require "nightshift.change" end)
+local many = options.later(function() return require "nightshift.many" end)
+local report = options.later(function() return require "nightshift.report" end)
 
 local jobs = { commands = {} }
 local commands = jobs.commands
@@ -210,7 +212,7 @@ local function print_list(args, db, list, columns, none)
 end
 
 function commands.jobs(args)
-  context.checked(report.FILTER.limit, args.limit, "--limit")
+  context.checked(report().FILTER.limit, args.limit, "--limit")
   local given = conditions(args)
   given.limit, given.after = args.limit, args.after
   if type(args.after) == "table" and not args.connect then
@@ -245,7 +247,7 @@ end
 
 function commands.errors(args)
   local given = {}
-  for key, check in pairs(report.ERRORS) do
+  for key, check in pairs(report().ERRORS) do
     given[key] = args[key]
     if args[key] then context.checked(check, args[key], "--" .. key) end
   end
@@ -318,17 +320,17 @@ function jobs.facts(db, id)
     info.tree, message, code = db:progress(id)
     if not info.tree then return nil, message, code end
   end
-  info.failures, message, code = report.attempts(db._handle, id)
+  info.failures, message, code = report().attempts(db._handle, id)
   if not info.failures then return nil, message, code end
   core.array(info.failures)
   local outputs
-  outputs, message, code = report.outputs(db._handle, id)
+  outputs, message, code = report().outputs(db._handle, id)
   if not outputs then return nil, message, code end
   info.outputs = core.array {}
   for _, run in ipairs(outputs) do
     if not info.finished_at or run.run ~= info.run then table.insert(info.outputs, run) end
   end
-  info.waiters, message, code = report.waiters(db._handle, id, 20)
+  info.waiters, message, code = report().waiters(db._handle, id, 20)
   if not info.waiters then return nil, message, code end
   return info
 end
@@ -409,10 +411,10 @@ end
 local function run_told(db, name, checked)
   local progress = output.progress("jobs")
   if progress.active then
-    progress = output.progress("jobs", context.must(many.count(db._handle, name, checked)))
+    progress = output.progress("jobs", context.must(many().count(db._handle, name, checked)))
   end
   checked.told = progress.show
-  local counts, message, code = many.run(db._handle, name, checked)
+  local counts, message, code = many().run(db._handle, name, checked)
   progress.finish()
   return counts, message, code
 end
@@ -420,10 +422,10 @@ end
 --- A verb on the jobs of a filter, once their number has been seen. `what`: of update.
 local function on_filter(db, args, name, given, done, what)
   given.rate = args.rate
-  local checked = context.must(many.read(name, given))
+  local checked = context.must(many().read(name, given))
   checked.change = what
   if not args.yes then
-    local n = context.must(many.count(db._handle, name, checked))
+    local n = context.must(many().count(db._handle, name, checked))
     if n == 0 then return found_none(db, args, given.queue) end
     context.fail(context.USAGE, "%s would be %s; add --yes to do it", output.count(n, "job"), done)
   end
@@ -513,7 +515,7 @@ local function change_of(args)
   if args.set then
     given.set = context.json(args.set, "--set")
     if args.payload then context.fail(context.USAGE, "give either --payload or --set") end
-    if not change.is_object(given.set) then context.fail(context.USAGE, "--set wants an object of JSON") end
+    if not change().is_object(given.set) then context.fail(context.USAGE, "--set wants an object of JSON") end
   end
   if next(given) == nil then context.fail(context.USAGE, "say what to change: --payload, --set, --priority, …") end
   return given
@@ -536,7 +538,7 @@ function commands.update(args)
     context.fail(context.USAGE, "--retry wants --state dead or cancelled")
   end
   given.retry = args.retry
-  local values, make = change.read(what)
+  local values, make = change().read(what)
   if not values then context.fail(context.USAGE, "%s", make) end
   local db <close> = context.connect(args)
   return on_filter(db, args, "update", given, args.retry and "changed and retried" or "changed",

@@ -5,13 +5,15 @@ local context = require "nightshift.cli.context"
 local core = require "nightshift.core"
 local hosts = require "nightshift.report.hosts"
 local limit = require "nightshift.limit"
-local admin = require "nightshift.source.admin"
 local options = require "nightshift.options"
 local output = require "nightshift.cli.output"
 local pauses = require("nightshift.queue").pauses
 local report = require "nightshift.report"
 local units = require "nightshift.units"
-local versions = require "nightshift.versions"
+
+-- Loaded by the few commands that need them.
+local admin = options.later(function() return require "nightshift.source.admin" end)
+local versions = options.later(function() return require "nightshift.versions" end)
 
 local queues = { commands = {} }
 local commands = queues.commands
@@ -144,7 +146,7 @@ local function remarks(row)
   local list = {}
   if row.paused then list[#list + 1] = "paused" end
   if row.rate then list[#list + 1] = units.number(row.rate) .. "/s" end
-  for _, trouble in ipairs(admin.troubles(row)) do list[#list + 1] = output.one_line(trouble, 120) end
+  for _, trouble in ipairs(admin().troubles(row)) do list[#list + 1] = output.one_line(trouble, 120) end
   if row.error then list[#list + 1] = output.one_line(row.error, 80) end
   return table.concat(list, ", ")
 end
@@ -243,7 +245,7 @@ local function show_queues(stats)
   output.line()
   output.table(holder_columns(stats.now), stats.holders)
   for _, row in ipairs(stats.holders) do
-    if row.load_error then output.line(output.safe(versions.failure(row, stats.now - row.load_ended))) end
+    if row.load_error then output.line(output.safe(versions().failure(row, stats.now - row.load_ended))) end
     if row.unsettled then output.line(unsettled_text(row)) end
   end
 end
@@ -383,7 +385,7 @@ function commands.status(args)
   local db <close> = context.connect(args)
   local stats = context.must(db:stats())
   local slots = context.must(db:slots())
-  local adopted = context.list(db, admin.status)
+  local adopted = context.list(db, admin().status)
   local running = context.must(report.progress(db._handle, args.json and EVERY or SHOWN + 1))
   local mended = context.must(units.rows(db._handle:execute "@report_mended"))
   local limits = context.list(db, function(one) return limit.list(one._handle) end)
@@ -538,9 +540,9 @@ function commands.tune(args)
   if not args.table then context.fail(context.USAGE, "give --host with --workers, or TABLE with --rate") end
   if not args.rate then context.fail(context.USAGE, "give --rate") end
   local rate = tonumber(args.rate) or context.fail(context.USAGE, "--rate must be a number, got '%s'", args.rate)
-  rate = context.checked(admin.TUNE.rate, rate, "--rate")
+  rate = context.checked(admin().TUNE.rate, rate, "--rate")
   local db <close> = context.connect(args)
-  context.must(admin.tune(db._handle, args.table, { rate = rate }))
+  context.must(admin().tune(db._handle, args.table, { rate = rate }))
   if args.json then return output.json { table = args.table, rate = rate } end
   output.line(args.table .. " tuned")
 end

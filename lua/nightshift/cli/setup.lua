@@ -5,14 +5,16 @@
 local adopt = require "nightshift.cli.adopt"
 local context = require "nightshift.cli.context"
 local core = require "nightshift.core"
-local examination = require "nightshift.doctor"
 local grants = require "nightshift.doctor.grants"
 local nightshift = require "nightshift"
 local options = require "nightshift.options"
 local output = require "nightshift.cli.output"
-local report = require "nightshift.report"
 local retention = require "nightshift.retention"
 local shards = require "nightshift.sharded.number"
+
+-- Loaded by the few commands that need them.
+local examination = options.later(function() return require "nightshift.doctor" end)
+local report = options.later(function() return require "nightshift.report" end)
 
 local setup = { commands = {} }
 local commands = setup.commands
@@ -161,7 +163,7 @@ function commands.doctor(args)
   if args.grants then return print_grants(args.grants[1], args.user) end
   if args.user then context.fail(context.USAGE, "--user goes with --grants") end
   context.check_place(args)
-  local findings, code = examination.run(function()
+  local findings, code = examination().run(function()
     local db, message, why = nightshift.open { url = args.url, no_schema = true, read_timeout = DEADLINE }
     if not db then return nil, ("%s; %s"):format(message, context.origin(args)), why end
     return db._handle
@@ -257,7 +259,7 @@ local function check_prunable(args, handle, given)
     if args.yes then return nil end
     context.fail(context.USAGE, "what `nightshift retention` does not keep would be deleted; add --yes to do it")
   end
-  local counts = context.must(report.prunable(handle, given.done or ages.done, given.dead or ages.dead,
+  local counts = context.must(report().prunable(handle, given.done or ages.done, given.dead or ages.dead,
     given.dead or ages.cancelled))
   local n = counts.done + counts.dead + counts.cancelled
   if n == 0 or args.yes then return n end

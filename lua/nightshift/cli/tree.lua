@@ -4,7 +4,9 @@ local context = require "nightshift.cli.context"
 local core = require "nightshift.core"
 local options = require "nightshift.options"
 local output = require "nightshift.cli.output"
-local reading = require "nightshift.report.tree"
+
+-- Loaded by the few commands that need them.
+local reading = options.later(function() return require "nightshift.report.tree" end)
 
 local tree = { commands = {} }
 local commands = tree.commands
@@ -135,7 +137,7 @@ end
 --- Draws the tree below `args.id`.
 function tree.show(db, args)
   context.checked(options.integer(1, 1000000), args.children, "--children")
-  local top = context.must(reading.read(db._handle, args.id, { children = args.children }))
+  local top = context.must(reading().read(db._handle, args.id, { children = args.children }))
   local counts = context.must(db:children(args.id))
   if not counts.estimated then counts = context.must(db:progress(args.id)) end
   if args.json then

@@ -3,8 +3,10 @@
 local adopt = require "nightshift.cli.adopt"
 local core = require "nightshift.core"
 local context = require "nightshift.cli.context"
-local hosts = require "nightshift.report.hosts"
 local options = require "nightshift.options"
+
+-- Loaded by the few commands that need them.
+local hosts = options.later(function() return require "nightshift.report.hosts" end)
 
 local work = { commands = {} }
 
@@ -225,11 +227,11 @@ local function left_over(args, config, known)
     queues = queues or {}
     queues[#queues + 1] = feed.name
   end
-  local rows = context.must(hosts.left(db._handle, names, queues, config.drain_within))
+  local rows = context.must(hosts().left(db._handle, names, queues, config.drain_within))
   if #rows == 0 then return 0 end
   for _, row in ipairs(rows) do
-    row.near = hosts.near(row.name, names)
-    io.stderr:write("nightshift: jobs are left that no script here can run: ", hosts.unserved_text(row), "\n")
+    row.near = hosts().near(row.name, names)
+    io.stderr:write("nightshift: jobs are left that no script here can run: ", hosts().unserved_text(row), "\n")
   end
   io.stderr:write("nightshift: known here: ", #names > 0 and table.concat(names, ", ") or "nothing", "\n")
   return LEFT

@@ -1,5 +1,5 @@
---- The page of limits: queues with one, how much of each is used, groups with the most waiting jobs,
--- and forms that set and end limits.
+--- The page of limits: queues with one, how much of each is used, and groups with the most waiting
+-- jobs. Forms set and end limits.
 --
 -- Invariant: counts are bounded, as in `nightshift limits`.
 
