@@ -299,8 +299,8 @@ Ends a claim.
 @tparam table verdict id, run, lease, kind (`ack`, `fail`, `again`, `discard`,
 `release`, `wait`, `crash`, `missing`), result, error, state, delay (µs; nil: the
 job's backoff), go_on (`wait`: 1: run again whatever became of the children; `again`: 1: once more
-past the deadline), stop (`again`: 1: its group, 2: its queue), log, began and worker (of a host's job, as in ns_verdict), children
-(entries as of push, with ids)
+past the deadline), stop (`again`: 1: its group, 2: its queue), log, began and worker (of a host's
+job, as in ns_verdict), children (entries as of push, with ids)
 @treturn[1] boolean true
 @treturn[1] boolean whether the job is dead now
 @treturn[2] nil
