@@ -16,15 +16,15 @@ local stage = require "bench.lib.stage"
 
 -- In this order.
 local QUESTIONS = {
-  "push", "claim", "handles", "work", "latency", "idle", "workers", "memory", "volume", "looking", "purge", "prune",
-  "parked", "large", "flows", "adopted", "capacity", "distance",
+  "push", "claim", "handles", "work", "latency", "idle", "workers", "memory", "volume", "looking", "pages", "purge",
+  "prune", "parked", "large", "flows", "adopted", "capacity", "distance",
 }
 
 -- The files with several of them; each other one is a file of its own name.
 local FILES = {
   push = "verbs", claim = "verbs", handles = "verbs", large = "verbs", idle = "footprint", memory = "footprint",
   workers = "footprint", capacity = "footprint", work = "work", latency = "work",
-  looking = "volume", volume = "volume", prune = "deletes", purge = "deletes",
+  looking = "volume", pages = "volume", volume = "volume", prune = "deletes", purge = "deletes",
 }
 
 local function open(name, s)

@@ -322,6 +322,7 @@ function Db:why(id) end
 ---@field state nightshift.State? without: every state, by id, roughly the newest first
 ---@field limit integer? default 50
 ---@field after integer? an id: only jobs below it, newest id first; of an ended state: jobs that ended before it
+---@field look integer? jobs that are looked at where no key leads to the wanted ones; default 20,000
 
 --- Lists jobs, without their payloads. With a state: next first, or newest
 --- first when finished. Where no key leads to the wanted jobs, among more than 20,000, it looks at

@@ -91,14 +91,15 @@ LEFT(REGEXP_REPLACE(LEFT(SUBSTRING_INDEX({live_error}, CHAR(10 USING utf8mb4), 1
 -- Is live job j among the wanted ones? Params, NULL for any: queue id, name, parent, µs of the
 -- oldest push, twice each. Then an error, three times. Then a kind of errors, how that begins,
 -- twice, and the kind again. Then a tag, twice, and a group, twice. The error of a job is that of
--- its last attempt, as long as failures and crashes count.
+-- its last attempt, as long as failures and crashes count. An EXISTS would gather all jobs of the
+-- tag.
 (? IS NULL OR j.queue_id = ?) AND (? IS NULL OR j.name = ?) AND (? IS NULL OR j.parent = ?)
   AND (? IS NULL OR j.created >= ?)
   AND (? IS NULL OR (j.attempts + j.crashes > 0 AND (SELECT {live_error} = ?
       OR SUBSTRING_INDEX({live_error}, CHAR(10 USING utf8mb4), 1) = ? OR (? IS NOT NULL AND LEFT({live_error}, CHAR_LENGTH(?)) = ? AND {live_kind} = ?)
     FROM nightshift_attempt a WHERE a.job_id = j.id AND a.kind <> 'printed'
     ORDER BY a.run DESC LIMIT 1)))
-  AND (? IS NULL OR (j.tagged AND EXISTS (SELECT 1 FROM nightshift_tag w WHERE w.job_id = j.id AND w.tag = ?)))
+  AND (? IS NULL OR (j.tagged AND (SELECT COUNT(*) FROM nightshift_tag w WHERE w.job_id = j.id AND w.tag = ?) > 0))
   AND (? IS NULL OR j.group_key = ?)
 
 -- mark: filter_ended
@@ -107,7 +108,7 @@ LEFT(REGEXP_REPLACE(LEFT(SUBSTRING_INDEX({live_error}, CHAR(10 USING utf8mb4), 1
   AND (? IS NULL OR f.finished_at >= ?)
   AND (? IS NULL OR (f.outcome <> 'done' AND ({ended_error} = ?
     OR SUBSTRING_INDEX({ended_error}, CHAR(10 USING utf8mb4), 1) = ? OR (? IS NOT NULL AND LEFT({ended_error}, CHAR_LENGTH(?)) = ? AND {ended_kind} = ?))))
-  AND (? IS NULL OR EXISTS (SELECT 1 FROM nightshift_tag w WHERE w.job_id = f.id AND w.tag = ?))
+  AND (? IS NULL OR (SELECT COUNT(*) FROM nightshift_tag w WHERE w.job_id = f.id AND w.tag = ?) > 0)
   AND (? IS NULL OR f.group_key = ?)
 
 -- mark: prunes_with
@@ -126,6 +127,18 @@ COALESCE((SELECT 1 FROM nightshift_tag g WHERE g.job_id = f.id LIMIT 1), 0)
 -- unfold the leases once, and not once for each job.
 (SELECT t.id, t.run, l.holder FROM nightshift_lease l, JSON_TABLE(l.jobs, {tokens}) t
   LIMIT 9223372036854775807) c ON c.id = j.id AND c.run = j.run
+
+-- mark: claims_if
+-- As claims, of jobs from one id to another alone, which are the params. With 1 and 0 no lease is
+-- read, as by no_claims.
+(SELECT t.id, t.run, l.holder FROM (SELECT ? AS low, ? AS high) b
+  STRAIGHT_JOIN nightshift_lease l ON b.low <= b.high
+  STRAIGHT_JOIN JSON_TABLE(l.jobs, {tokens}) t ON t.id >= b.low AND t.id <= b.high
+  LIMIT 9223372036854775807) c ON c.id = j.id AND c.run = j.run
+
+-- mark: no_claims
+-- In their place: no job counts as claimed.
+nightshift_lease c ON FALSE
 
 -- mark: lease
 -- Behind `LEFT JOIN `: the lease c that job j is in, if it is claimed. All leases are

@@ -20,6 +20,8 @@ local raise = options.raise
 local many = {}
 
 local PAGE <const> = 10000 -- rows of a key that are read at once
+local LEAF <const> = 1000 -- of these for a count, which may be stopped between two pages
+local EVERY <const> = math.maxinteger
 local BATCH <const> = 500 -- jobs of one transaction; the core takes no more
 local AHEAD <const> = 12000 -- µs; a push has 10,000 jobs at most
 local TEXTS <const> = 20 -- payloads that are in memory at once
@@ -80,11 +82,33 @@ end
 ---@field wanted table the bound filter
 ---@field each fun(state: string|false, rows: table[], in_lane: boolean) gets jobs of the filter
 ---@field last {id: integer, run_at: integer, now: integer} where walks end
+---@field counts boolean? nothing is done to the jobs: see many.count
+---@field paused boolean? is any job paused? nil: not asked yet
 
---- Those of some jobs that the filter holds for.
+--- Which of some jobs the filter holds for.
 local function asked(handle, state, wanted, ids)
-  local s, kind = state or core.null, filter.ENDED[state] and "ended" or "live"
+  local s, kind = state or core.null, filter.ENDED[state] and "ended" or state and "live" or "unclaimed"
   return must(filter.call(handle, "filter_" .. kind, "[" .. table.concat(ids, ",") .. "]", s, s, wanted))
+end
+
+--- As `asked`, for a count: claims are looked at where no key says which jobs have them.
+local function asked_in_count(m, state, ids)
+  local by_claim, keyed = state == "running" or state == "ready", not (m.given.tag or m.given.parent)
+  if state == "waiting" and m.paused == nil then m.paused = must(m.handle:execute "@report_pauses")[1] ~= nil end
+  if filter.ENDED[state] or state == "waiting" and m.paused then return asked(m.handle, state, m.wanted, ids) end
+  local s = by_claim and (keyed and core.null or "ready") or state or core.null
+  local list = "[" .. table.concat(ids, ",") .. "]"
+  local rows = must(filter.call(m.handle, "filter_unclaimed", list, s, s, m.wanted))
+  if not by_claim or keyed or #rows == 0 then return rows end
+  local tokens, claimed, kept = {}, {}, {}
+  for i, row in ipairs(rows) do tokens[i] = ("[%d,%d]"):format(row.id, row.run) end
+  for _, row in ipairs(must(m.handle:execute("@report_jobs_claimed", "[" .. table.concat(tokens, ",") .. "]"))) do
+    claimed[row.id] = true
+  end
+  for _, row in ipairs(rows) do
+    if (claimed[row.id] or false) == (state == "running") then kept[#kept + 1] = row end
+  end
+  return kept
 end
 
 --- The rows that the filter holds for, in their order.
@@ -92,7 +116,9 @@ local function matching(m, state, rows)
   if #rows == 0 or filter.ENDED[state] and not filter.restricts(m.given) then return rows end
   local ids, found, kept = {}, {}, {}
   for i, row in ipairs(rows) do ids[i] = row.id end
-  for _, row in ipairs(asked(m.handle, state, m.wanted, ids)) do found[row.id] = true end
+  for _, row in ipairs(m.counts and asked_in_count(m, state, ids) or asked(m.handle, state, m.wanted, ids)) do
+    found[row.id] = true
+  end
   for _, row in ipairs(rows) do
     if found[row.id] then kept[#kept + 1] = row end
   end
@@ -101,18 +127,18 @@ end
 
 --- Goes through a key page by page. `cursor(row)` gives the values to begin behind it.
 local function through(m, state, statement, before, from, cursor, after, in_lane)
-  local place = from
+  local place, page = from, m.counts and LEAF or PAGE
   repeat
     local params = table.move(before, 1, #before, 1, {})
     table.move(place, 1, #place, #params + 1, params)
     table.move(after, 1, #after, #params + 1, params)
-    params[#params + 1] = PAGE
+    params[#params + 1] = page
     local rows = must(filter.call(m.handle, statement, table.unpack(params)))
     if #rows > 0 then
       place = cursor(rows[#rows])
       m.each(state, matching(m, state, rows), in_lane)
     end
-  until #rows < PAGE
+  until #rows < page
 end
 
 local function by(key)
@@ -138,7 +164,7 @@ function walks.scheduled(m, state) through_scheduled(m, state, m.last.run_at) en
 -- the verb puts into ready have a later one.
 function walks.ready(m, state)
   local last = must(m.handle:now()) + AHEAD
-  core.sleep(AHEAD / 1000000)
+  if not m.counts then core.sleep(AHEAD / 1000000) end
   through_scheduled(m, state, last)
   for _, lane in ipairs(must(filter.call(m.handle, "filter_lanes"))) do
     if m.wanted.queue == core.null or lane.queue_id == m.wanted.queue then
@@ -149,11 +175,17 @@ function walks.ready(m, state)
   through(m, state, "filter_backlog", {}, from, behind_backlog, { last })
 end
 
+-- A count that goes on behind its first page has read one page in vain.
 function walks.running(m, state)
-  local rows = must(filter.call(m.handle, "filter_running"))
-  for first = 1, #rows, PAGE do
-    m.each(state, matching(m, state, table.move(rows, first, math.min(first + PAGE - 1, #rows), 1, {})))
-  end
+  local page, read = m.counts and LEAF or PAGE, 0
+  repeat
+    local rows = must(filter.call(m.handle, "filter_running", (m.counts and read == 0) and page or EVERY))
+    local all = read > 0 or not m.counts or #rows < page
+    for first = read + 1, #rows, page do
+      m.each(state, matching(m, state, table.move(rows, first, math.min(first + page - 1, #rows), 1, {})))
+    end
+    read = #rows
+  until all
 end
 
 local function through_jobs(m, state)
@@ -220,14 +252,16 @@ function many.read(name, given)
 end
 
 --- Runs `fn` with the state of a walk; a failure on the way becomes nil, message and code.
-local function run(handle, name, given, wanted, each)
-  local ok, trouble = pcall(walk, { handle = handle, given = given, wanted = wanted, each = each }, VERBS[name])
+local function run(handle, name, given, wanted, each, counts)
+  local ok, trouble = pcall(walk, { handle = handle, given = given, wanted = wanted, each = each, counts = counts },
+    VERBS[name])
   if ok then return true end
   if type(trouble) ~= "table" or not trouble.message then error(trouble, 0) end
   return nil, trouble.message, trouble.code
 end
 
---- How many jobs the filter holds for.
+--- How many jobs the filter holds for. Jobs that go from one state to another meanwhile may be
+-- missed, or be counted twice.
 ---@param handle userdata core handle
 ---@param name string of the verb
 ---@param given table checked by `read`; `told` as of `run`. A table with a message that it raises is the failure
@@ -242,7 +276,7 @@ function many.count(handle, name, given)
   ok, message, code = run(handle, name, given, wanted, function(_, rows)
     n = n + #rows
     if given.told then given.told(n) end
-  end)
+  end, true)
   if not ok then return nil, message, code end
   return n
 end

@@ -293,11 +293,15 @@ describe("pages of nightshift web:", function()
       for i = 1, 30 do children[i] = { name = "leaf" .. i, payload = {} } end
       children[1].children = { { name = "deep", payload = {} } }
       local root = assert(db:flow { name = "root", queue = q.name, payload = {}, children = children })
-      local html, text = has("/jobs/" .. root, "Tree", "leaf1 ", "deep", "and more", "30 children", "29 ready",
+      local html, text = has("/jobs/" .. root, "Tree", "leaf1 ", "deep", "and 18 more", "30 children", "29 ready",
         "1 waiting")
       assert.is_nil(text:find("leaf30 ", 1, true))
       local deep = html:match '/jobs/(%d+)"[^>]*>%d+</a> deep'
       has("/jobs/" .. deep, "Tree", "root", "leaf1 ")
+      local picture = html:match '<svg class="graph".-</svg>'
+      assert.equal(14, select(2, picture:gsub('<rect class="box"', ""))) -- as in the list: 12 children, and two more
+      assert.equal(14, select(2, picture:gsub('<path class="edge ', ""))) -- the 14th leads to the other 18
+      assert.is_truthy(picture:find(('href="/jobs/%s"'):format(deep), 1, true))
     end)
 
     it("does what its buttons say", function()

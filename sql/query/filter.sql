@@ -71,8 +71,9 @@ WHERE queue_id = ? AND rank = ? AND ready_at >= ? AND (ready_at > ? OR job_id > 
 ORDER BY ready_at, job_id LIMIT ?
 
 -- name: filter_running
--- Claimed jobs. Index: all leases, once.
-SELECT DISTINCT t.id FROM nightshift_lease l, JSON_TABLE(l.jobs, {tokens}) t
+-- Claimed jobs. Params: limit. Index: all leases, once, or as far as there are so many.
+SELECT DISTINCT c.id
+FROM (SELECT t.id FROM nightshift_lease l, JSON_TABLE(l.jobs, {tokens}) t LIMIT ?) c
 
 -- name: filter_scheduled
 -- Params: µs twice and job to begin behind, the last µs, rows. Index: scheduled PRIMARY, a range.
@@ -84,3 +85,10 @@ ORDER BY run_at, job_id LIMIT ?
 -- Params: tag, job to begin behind, rows. Index: tag (tag, job_id), a range, index only.
 SELECT job_id AS id FROM nightshift_tag FORCE INDEX (tag)
 WHERE tag = ? AND job_id > ? ORDER BY job_id LIMIT ?
+
+-- name: filter_unclaimed
+-- As filter_live, with the state that claimed jobs would have without their claims.
+SELECT STRAIGHT_JOIN j.id, j.run FROM JSON_TABLE(?, {ids}) v
+JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id
+LEFT JOIN {no_claims}
+WHERE (? IS NULL OR {state} = ?) AND {filter_live}

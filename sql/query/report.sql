@@ -229,8 +229,9 @@ WHERE kind = 'host' AND dead IS NULL AND boot_id LIKE CONCAT(?, ' %')
   AND NOT IS_FREE_LOCK(CONCAT('nightshift:', {here}, ':', id))
 
 -- name: report_jobs_all
--- Live jobs and ended ones of every state, newest id first. Params: filter, limit; the same
--- again for the finished ones; limit. Index: job and finished PRIMARY, backwards. Locks: none.
+-- Live jobs and ended ones of every state, newest id first; claimed ones as if they were not. Params:
+-- filter, limit; filter and limit again, of finished ones; limit. Index: job and finished PRIMARY,
+-- backwards. Locks: none.
 (SELECT {live_columns}, NULL AS finished_at, NULL AS reason, NULL AS error, NULL AS started,
         NULL AS host, NULL AS worker
  FROM (SELECT id, queue_id, name, unmet, due, rank, run, attempts, polls,
@@ -239,7 +240,7 @@ WHERE kind = 'host' AND dead IS NULL AND boot_id LIKE CONCAT(?, ' %')
        WHERE {filter_live}
        ORDER BY id DESC LIMIT ?) j
  JOIN nightshift_queue q ON q.id = j.queue_id
- LEFT JOIN {claims})
+ LEFT JOIN {no_claims})
 UNION ALL
 (SELECT f.id, q.name, f.name, f.outcome,
         f.priority, f.run, f.attempts, f.polls, f.crashes, f.max_attempts,
@@ -279,27 +280,42 @@ WHERE b.queue_id >= ? AND b.queue_id < ? AND {filter_live}
 ORDER BY b.queue_id, b.group_key, b.rank, b.ready_at, b.job_id LIMIT ?
 
 -- name: report_jobs_child_ended
--- Ended children of a job, newest id first. Params: parent, an id: all below; outcome or NULL
--- twice, filter, limit. Index: child PRIMARY, a range: all children; finished PRIMARY. Locks: none.
-SELECT {ended_columns}
-FROM nightshift_child p FORCE INDEX (PRIMARY)
-STRAIGHT_JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = p.id
-STRAIGHT_JOIN nightshift_queue q ON q.id = f.queue_id
+-- Ended jobs among some children, newest id first. Params: [id,…], outcome or NULL twice, filter,
+-- limit. Index: finished PRIMARY, one row at a time. Locks: none.
+SELECT STRAIGHT_JOIN {ended_columns}
+FROM JSON_TABLE(?, {ids}) p
+JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = p.id
+JOIN nightshift_queue q ON q.id = f.queue_id
 {ended_holder}
-WHERE p.parent = ? AND p.id < ? AND (? IS NULL OR f.outcome = ?) AND {filter_ended}
+WHERE (? IS NULL OR f.outcome = ?) AND {filter_ended}
 ORDER BY f.id DESC LIMIT ?
 
 -- name: report_jobs_child_live
--- Live children of a job, newest id first. Params: parent, an id: all below; state or NULL
--- twice, filter, limit. Index: child PRIMARY, a range: all children; job PRIMARY; all leases,
--- once. Locks: none.
-SELECT {live_columns}
-FROM nightshift_child p FORCE INDEX (PRIMARY)
-STRAIGHT_JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = p.id
-STRAIGHT_JOIN nightshift_queue q ON q.id = j.queue_id
-LEFT JOIN {claims}
-WHERE p.parent = ? AND p.id < ? AND (? IS NULL OR {state} = ?) AND {filter_live}
+-- Live jobs among some children, newest id first. Params: [id,…], ids of claims, state or NULL twice,
+-- filter, limit. Index: job PRIMARY, one row at a time; all leases, once. Locks: none.
+SELECT STRAIGHT_JOIN {live_columns}
+FROM JSON_TABLE(?, {ids}) p
+JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = p.id
+JOIN nightshift_queue q ON q.id = j.queue_id
+LEFT JOIN {claims_if}
+WHERE (? IS NULL OR {state} = ?) AND {filter_live}
 ORDER BY j.id DESC LIMIT ?
+
+-- name: report_jobs_children
+-- The last children of a job. Params: parent, an id: all below; limit. Index: child PRIMARY, a range:
+-- all children, index only. Locks: none.
+SELECT id FROM nightshift_child FORCE INDEX (PRIMARY)
+WHERE parent = ? AND id < ? ORDER BY id DESC LIMIT ?
+
+-- name: report_jobs_claimed
+-- Which of some jobs are claimed. Params: [[id,run],…]. Index: all leases, once. Locks: none.
+SELECT t.id FROM nightshift_lease l, JSON_TABLE(l.jobs, {tokens}) t
+WHERE (t.id, t.run) IN (SELECT v.id, v.run FROM JSON_TABLE(?, {tokens}) v)
+
+-- name: report_jobs_claims
+-- Are there more claims than so many? Params: how many. Index: leases, as far as is counted. Locks:
+-- none.
+SELECT t.id FROM nightshift_lease l, JSON_TABLE(l.jobs, {tokens}) t LIMIT 1 OFFSET ?
 
 -- name: report_jobs_due
 -- Jobs that are due and not yet moved into ready, oldest first: ready for all but a claim.
@@ -359,13 +375,13 @@ WHERE f.id < ? AND f.id >= ? AND (? IS NULL OR f.outcome = ?) AND {filter_ended}
 ORDER BY f.id DESC LIMIT ?
 
 -- name: report_jobs_page_live
--- Live jobs by id, newest first. Params: an id, all below; an id, that one and all above;
--- state or NULL twice, filter, limit. Index: job PRIMARY, a range, backwards; all leases, once.
--- Locks: none.
+-- Live jobs by id, newest first. Params: ids of claims; an id, all below; an id, that one and all
+-- above; state or NULL twice, filter, limit. Index: job PRIMARY, a range, backwards; all leases,
+-- once. Locks: none.
 SELECT {live_columns}
 FROM nightshift_job j FORCE INDEX (PRIMARY)
 STRAIGHT_JOIN nightshift_queue q ON q.id = j.queue_id
-LEFT JOIN {claims}
+LEFT JOIN {claims_if}
 WHERE j.id < ? AND j.id >= ? AND (? IS NULL OR {state} = ?) AND {filter_live}
 ORDER BY j.id DESC LIMIT ?
 
@@ -431,36 +447,29 @@ SELECT job_id AS id FROM nightshift_tag FORCE INDEX (tag)
 WHERE tag = ? AND job_id < ? ORDER BY job_id DESC LIMIT 1 OFFSET ?
 
 -- name: report_jobs_tagged_live
--- Live jobs with a tag, newest id first. Params: tag, an id: all below; an id: that one and all
--- above; state or NULL twice, filter, limit. Index: tag, a range, backwards; job PRIMARY; all
--- leases, once. Locks: none.
+-- Live jobs with a tag, newest id first. Params: ids of claims; tag, an id: all below; an id:
+-- that one and all above; state or NULL twice, filter, limit. Index: tag, a range, backwards; job
+-- PRIMARY; all leases, once. Locks: none.
 SELECT {live_columns}
 FROM nightshift_tag p FORCE INDEX (tag)
 STRAIGHT_JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = p.job_id
 STRAIGHT_JOIN nightshift_queue q ON q.id = j.queue_id
-LEFT JOIN {claims}
+LEFT JOIN {claims_if}
 WHERE p.tag = ? AND p.job_id < ? AND p.job_id >= ? AND (? IS NULL OR {state} = ?)
   AND {filter_live}
 ORDER BY p.job_id DESC LIMIT ?
 
 -- name: report_jobs_waiting
--- Jobs that wait for other jobs, each once. The inner query stops as soon as it has found
--- enough different jobs. While pauses are on it reads all live jobs, to find paused ones
--- without an edge. Params: filter, limit; the same again; limit. Index: edge PRIMARY; job PRIMARY.
--- Locks: none.
+-- Jobs that wait for other jobs, each once. The inner query stops as soon as it has found enough
+-- different jobs. Paused ones without an edge are not among them. Params: filter, limit, limit.
+-- Index: edge PRIMARY; job PRIMARY. Locks: none.
 SELECT j.id, q.name AS queue, j.name, 'waiting' AS state,
        {listed_columns}, j.unmet, IF(j.paused > 0, j.paused, NULL) AS paused
-FROM ((SELECT DISTINCT e.job_id
-       FROM nightshift_edge e
-       STRAIGHT_JOIN nightshift_job j ON j.id = e.job_id AND j.unmet > 0
-       WHERE {filter_live}
-       LIMIT ?)
-      UNION
-      (SELECT j.id FROM nightshift_job j LEFT JOIN {lease}
-       WHERE j.paused IS NOT NULL AND (SELECT COUNT(*) FROM nightshift_pause) > 0
-         AND c.id IS NULL
-         AND {filter_live}
-       LIMIT ?)) e
+FROM (SELECT DISTINCT e.job_id
+      FROM nightshift_edge e
+      STRAIGHT_JOIN nightshift_job j ON j.id = e.job_id AND j.unmet > 0
+      WHERE {filter_live}
+      LIMIT ?) e
 STRAIGHT_JOIN nightshift_job j ON j.id = e.job_id
 STRAIGHT_JOIN nightshift_queue q ON q.id = j.queue_id
 ORDER BY j.id LIMIT ?
@@ -622,6 +631,10 @@ WHERE BINARY p.db = BINARY DATABASE()
 -- The names of jobs that are paused, µs since when. Index: PRIMARY, all rows: they are few.
 -- Locks: none.
 SELECT name, since FROM nightshift_paused_name ORDER BY name
+
+-- name: report_pauses
+-- Is any job paused? Index: PRIMARY, one row. Locks: none.
+SELECT id FROM nightshift_pause LIMIT 1
 
 -- name: report_place
 -- The database and server, named the same for all sessions. Key: none. Locks: none.
@@ -852,9 +865,10 @@ SELECT VERSION() AS version, DATABASE() AS db
 SELECT minimum_value AS low, next_not_cached_value AS next FROM nightshift_id
 
 -- name: report_sign
--- A text that is another one when jobs, hosts or settings have changed, but for changes that leave
--- all of its numbers as they were. Params: none. Index: PRIMARY of job, lease and scheduled, one row
--- each; outcome, and audit, the last of each; small tables, whole. Locks: none.
+-- Two texts. One is another when jobs have changed, and one when hosts or settings have. Changes that
+-- leave all of their numbers as they were are not seen. Params: none. Index: PRIMARY of job, lease
+-- and scheduled, one row each; outcome, and audit, the last of each; small tables, whole. Locks:
+-- none.
 SELECT CONCAT_WS(' ',
   (SELECT MAX(id) FROM nightshift_job),
   (SELECT CONCAT(MAX(id), ':', MIN(id)) FROM nightshift_lease),
@@ -863,17 +877,30 @@ SELECT CONCAT_WS(' ',
   (SELECT MAX(finished_at) FROM nightshift_finished WHERE outcome = 'done'),
   (SELECT MAX(finished_at) FROM nightshift_finished WHERE outcome = 'dead'),
   (SELECT MAX(finished_at) FROM nightshift_finished WHERE outcome = 'cancelled'),
+  (SELECT CONCAT(COUNT(*), ':', MAX(touched)) FROM nightshift_running),
+  (SELECT SUM(CRC32(CONCAT_WS(' ', id, busy, leaving))) FROM nightshift_holder),
+  (SELECT SUM(CRC32(CONCAT_WS(' ', name, next_at, skipped))) FROM nightshift_schedule)) AS work,
+  CONCAT_WS(' ',
   (SELECT CONCAT(COUNT(*), ':', SUM(paused), ':', SUM(removed)) FROM nightshift_queue),
   {paused_mark}, {all_paused},
   (SELECT CONCAT(COUNT(*), ':', MAX(id)) FROM nightshift_pause),
-  (SELECT CONCAT(COUNT(*), ':', MAX(touched)) FROM nightshift_running),
-  (SELECT SUM(CRC32(CONCAT_WS(' ', id, dead, workers, busy, leaving, loads, old_scripts)))
+  (SELECT SUM(CRC32(CONCAT_WS(' ', id, dead, workers, loads, old_scripts)))
    FROM nightshift_holder),
   (SELECT SUM(CRC32(CONCAT_WS(' ', holder, wanted, tuned, load_error))) FROM nightshift_served),
-  (SELECT SUM(CRC32(CONCAT_WS(' ', name, next_at, paused, skipped, error)))
-   FROM nightshift_schedule),
+  (SELECT SUM(CRC32(CONCAT_WS(' ', name, paused, error))) FROM nightshift_schedule),
   (SELECT SUM(CRC32(CONCAT_WS(' ', tab, rate))) FROM nightshift_source),
-  (SELECT CONCAT(id, ':', jobs) FROM nightshift_audit ORDER BY id DESC LIMIT 1)) AS sign
+  (SELECT CONCAT(id, ':', jobs) FROM nightshift_audit ORDER BY id DESC LIMIT 1)) AS settings
+
+-- name: report_sign_jobs
+-- For each of some jobs a text that is another one when it has changed. A claim shows after a second,
+-- by the row of running. Params: [id,…]. Index: PRIMARY of job, running and finished, one row at a
+-- time. Locks: none.
+SELECT STRAIGHT_JOIN v.id, CONCAT_WS(' ', j.run, j.due, j.unmet, j.rank, j.attempts, j.queue_id,
+  j.paused, j.awaits, r.run, r.touched, f.finished_at, f.outcome, f.queue_id) AS sign
+FROM JSON_TABLE(?, {ids}) v
+LEFT JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id
+LEFT JOIN nightshift_running r FORCE INDEX (PRIMARY) ON r.job_id = v.id
+LEFT JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = v.id
 
 -- name: report_slots
 -- Slots that are held; rows with an owner that is gone are free ones and left out.

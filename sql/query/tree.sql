@@ -257,17 +257,18 @@ WHERE j.id IS NOT NULL OR f.id IS NOT NULL
 
 -- name: report_tree_rows
 -- Params: parent, limit. Keys: PRIMARY of child, a range; of job, finished, running, attempt.
--- The first children of a job, with the columns of the drawing. Locks: none.
+-- The first children of a job, with the columns of the drawing; claimed ones as if they were not.
+-- Locks: none.
 SELECT v.id, COALESCE(j.name, f.name) AS name,
   IF(j.id IS NULL, COALESCE(f.outcome, 'gone'), {state}) AS state,
-  j.paused, j.attempts, j.max_attempts, r.progress, r.status, f.reason,
+  j.run, j.paused, j.attempts, j.max_attempts, r.progress, r.status, f.reason,
   IF(f.id IS NOT NULL, LEFT(f.error, 300), (SELECT LEFT(a.error, 300) FROM nightshift_attempt a
     WHERE a.job_id = v.id AND a.kind <> 'printed' ORDER BY a.run DESC LIMIT 1)) AS error,
   (SELECT 1 FROM nightshift_child x WHERE x.parent = v.id LIMIT 1) AS inner_node
 FROM (SELECT seq, id FROM nightshift_child WHERE parent = ? ORDER BY seq, id LIMIT ?) v
 LEFT JOIN nightshift_job j ON j.id = v.id
 LEFT JOIN nightshift_finished f ON f.id = v.id
-LEFT JOIN {claims}
+LEFT JOIN {no_claims}
 LEFT JOIN nightshift_running r ON r.job_id = j.id AND r.run = j.run
 ORDER BY v.seq, v.id
 

@@ -62,15 +62,16 @@ local EVER = 3155760000000000 -- µs: a hundred years
 --- Ready jobs with a name that no live host knows; none while no host lives at all.
 ---@param handle userdata core handle
 ---@param scheduled boolean? jobs that are due later as well, the first that will be
+---@param glance integer? rows that are read, of ready ones and of scheduled ones; 20,000 unless told
 ---@return {queue: string, name: string, n: integer, later: integer, waited: integer, near: string?}[]? rows
 ---@return string? message
 ---@return string? code
-function hosts.unserved(handle, scheduled)
+function hosts.unserved(handle, scheduled, glance)
   local names, lives, code = hosts.names(handle)
   if code then return nil, lives, code end
   if not names or not lives then return {} end
   local rows, message
-  rows, message, code = hosts.left(handle, names, nil, scheduled and EVER or 0, GLANCED_AT)
+  rows, message, code = hosts.left(handle, names, nil, scheduled and EVER or 0, glance or GLANCED_AT)
   if not rows then return nil, message, code end
   for _, row in ipairs(rows) do row.near = hosts.near(row.name, names) end
   return rows

@@ -180,9 +180,10 @@ function report.holders(handle)
   return holders
 end
 
---- Everything db:stats shows.
+--- Everything db:stats shows. `glance`: see hosts.unserved.
 ---@param handle userdata core handle
-function report.stats(handle)
+---@param glance integer?
+function report.stats(handle, glance)
   local now, message, code = handle:now()
   if not now then return nil, message, code end
   local queues, holders, left
@@ -190,7 +191,7 @@ function report.stats(handle)
   if not queues then return nil, message, code end
   holders, message, code = report.holders(handle)
   if not holders then return nil, message, code end
-  left, message, code = hosts.unserved(handle, true)
+  left, message, code = hosts.unserved(handle, true, glance)
   if not left then return nil, message, code end
   local paused
   paused, message, code = pauses.list(handle)

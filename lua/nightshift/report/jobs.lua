@@ -12,13 +12,14 @@ local jobs = {}
 
 local LOOK = 20000 -- jobs that a listing looks at when no key leads to the wanted ones alone
 local GLANCE = 1000 -- and first at so many, which may be enough
-local PASS = 100000 -- the same, where rows of other queues are passed by in the key
+local PASS = 5 -- times as many are looked at, where rows of other queues are passed by in the key
 local EVERY = math.maxinteger
 
---- The filter of db:jobs.
+--- The filter of db:jobs. `look`: jobs that are looked at, LOOK unless told.
 jobs.FILTER = filter.with {
   limit = options.integer(1, 1 << 31),
   after = options.integer(1, math.maxinteger),
+  look = options.integer(1, 1 << 31),
 }
 
 -- One function per listing: the core handle, then the bound filter and limit.
@@ -50,38 +51,74 @@ function listings.scheduled(handle, wanted, limit)
 end
 
 -- A batch names its jobs until the last is settled, so many claims may be of jobs that have
--- gone on. Then all are looked at.
-function listings.running(handle, wanted, limit)
+-- gone on. Then all are looked at, unless `look` was told: by id is how to go on then.
+function listings.running(handle, wanted, limit, look)
   local rows, message, code
-  for _, look in ipairs { math.max(limit, LOOK), EVERY } do
-    rows, message, code = filter.call(handle, "report_jobs_running", look, wanted, limit)
-    if not rows or #rows >= limit then break end
+  for _, most in ipairs { math.max(limit, look or LOOK), not look and EVERY or nil } do
+    rows, message, code = filter.call(handle, "report_jobs_running", most, wanted, limit)
+    if not rows or #rows >= limit then return rows, message, code end
   end
-  return rows, message, code
+  if not look then return rows end
+  local more, last
+  more, message, code = handle:execute("@report_jobs_claims", math.max(limit, look))
+  if not more then return nil, message, code end
+  last, message, code = handle:execute "@filter_last"
+  if not last then return nil, message, code end
+  return rows, more[1] and { after = last[1].id + 1, looked = look } or nil
 end
 
 -- First jobs that wait for other jobs, then jobs that wait for a signal.
-function listings.waiting(handle, wanted, limit)
-  local rows, message, code = filter.call(handle, "report_jobs_waiting", wanted, limit, wanted, limit, limit)
+function listings.waiting(handle, wanted, limit, look)
+  local rows, message, code = filter.call(handle, "report_jobs_waiting", wanted, limit, limit)
   if not rows then return nil, message, code end
-  return and_then(handle, rows, limit, "report_jobs_awaiting", LOOK, wanted)
+  return and_then(handle, rows, limit, "report_jobs_awaiting", look or LOOK, wanted)
+end
+
+-- Claims are unfolded where they decide which jobs are listed. Else only claims of listed jobs are
+-- looked for, which costs a quarter of that.
+local BY_CLAIM <const> = { ready = true, running = true }
+
+--- Gives rows that may be claimed their state; rows that were listed as waiting, and run, go.
+local function mark_claimed(handle, rows, state)
+  local maybe, of = {}, {}
+  for _, row in ipairs(rows) do
+    if row.state == "ready" or row.state == "waiting" and row.paused then
+      maybe[#maybe + 1], of[row.id] = ("[%d,%d]"):format(row.id, row.run), row
+    end
+  end
+  if #maybe == 0 then return rows end
+  local claimed, message, code = handle:execute("@report_jobs_claimed", "[" .. table.concat(maybe, ",") .. "]")
+  if not claimed then return nil, message, code end
+  for _, claim in ipairs(claimed) do
+    local row = of[claim.id]
+    row.state = "running"
+  end
+  if not state then return rows end
+  local kept = {}
+  for _, row in ipairs(rows) do
+    if row.state == state then kept[#kept + 1] = row end
+  end
+  return kept
 end
 
 local function every_state(handle, wanted, limit)
-  return filter.call(handle, "report_jobs_all", wanted, limit, wanted, limit, limit)
+  local rows, message, code = filter.call(handle, "report_jobs_all", wanted, limit, wanted, limit, limit)
+  if not rows then return nil, message, code end
+  return mark_claimed(handle, rows)
 end
 
---- The ends of pages with LOOK live and LOOK ended jobs, or all that are left: ids, 0 for all.
+--- The ends of pages with so many live and ended jobs, or all that are left: ids, 0 for all.
 -- nil for jobs that cannot have the state.
-local function page_ends(handle, state, after)
-  local rows, message, code = handle:execute("@report_jobs_from", after, LOOK - 1, after, LOOK - 1)
+local function page_ends(handle, state, after, look)
+  local rows, message, code = handle:execute("@report_jobs_from", after, look - 1, after, look - 1)
   if not rows then return nil, message, code end
   return { live = not filter.ENDED[state] and (rows[1].live or 0) or nil,
     ended = (not state or filter.ENDED[state]) and (rows[1].ended or 0) or nil }
 end
 
 --- Live and ended jobs of two statements, newest id first: `limit` at most. `ask` runs one of them.
-local function by_id(state, limit, ask)
+-- Also whether there may be more of them.
+local function by_id(handle, state, limit, ask)
   local list = {}
   for _, kind in ipairs { "live", "ended" } do
     if not state or (kind == "ended") == (filter.ENDED[state] == true) then
@@ -92,64 +129,88 @@ local function by_id(state, limit, ask)
   end
   table.sort(list, function(a, b) return a.id > b.id end)
   while #list > limit do list[#list] = nil end
-  return list
+  local last = #list >= limit and list[#list].id or nil
+  if not BY_CLAIM[state] then
+    local message, code
+    list, message, code = mark_claimed(handle, list, state)
+    if not list then return nil, message, code end
+  end
+  return list, last
 end
 
---- Jobs by id, newest first, below `after`: as many as are found among LOOK live ones and
--- LOOK ended ones. Then how to go on, if there are more to look at.
-local function page(handle, ends, wanted, state, after, limit)
+--- The parameters of a statement of listings by id, which are of jobs from `down` up to `after`.
+local function params_of(kind, state, down, after, ...)
+  if kind == "ended" then return ... end
+  return BY_CLAIM[state] and down or 1, BY_CLAIM[state] and after or 0, ...
+end
+
+--- Jobs by id, newest first, below `after`: as many as are found among `look` live ones and as many
+-- ended ones. Then how to go on, if there are more to look at.
+local function page(handle, ends, wanted, state, after, limit, look)
   local s = state or core.null
-  local list, message, code = by_id(state, limit, function(kind)
-    return filter.call(handle, "report_jobs_page_" .. kind, after, ends[kind], s, s, wanted, limit)
+  local list, last, code = by_id(handle, state, limit, function(kind)
+    return filter.call(handle, "report_jobs_page_" .. kind, params_of(kind, state, ends[kind], after, after,
+      ends[kind], s, s, wanted, limit))
   end)
-  if not list then return nil, message, code end
+  if not list then return nil, last, code end
   local down = math.max(ends.live or 0, ends.ended or 0)
+  if last and last >= down then return list, { after = last } end
   while #list > 0 and list[#list].id < down do list[#list] = nil end
-  if #list >= limit then return list, { after = list[#list].id } end
-  return list, down > 0 and { after = down, looked = LOOK } or nil
+  return list, down > 0 and { after = down, looked = look } or nil
 end
 
---- Children of a job, by id, newest first. All of them are looked at.
-local function children(handle, given, wanted, after, limit)
+--- Children of a job, by id, newest first: as many as are found among `look`.
+local function children(handle, given, wanted, after, limit, look)
   local s = given.state or core.null
-  local list, message, code = by_id(given.state, limit, function(kind)
-    return filter.call(handle, "report_jobs_child_" .. kind, given.parent, after, s, s, wanted, limit)
-  end)
-  if not list then return nil, message, code end
-  return list, #list >= limit and { after = list[#list].id } or nil
-end
-
---- Jobs with a tag, by id, newest first: as many as are found among LOOK.
-local function tagged(handle, given, wanted, after, limit)
-  local s = given.state or core.null
-  local rows, message, code = handle:execute("@report_jobs_tagged_from", given.tag, after, LOOK - 1)
+  local rows, message, code = handle:execute("@report_jobs_children", given.parent, after, look)
   if not rows then return nil, message, code end
-  local down, list = rows[1] and rows[1].id or 0
-  list, message, code = by_id(given.state, limit, function(kind)
-    return filter.call(handle, "report_jobs_tagged_" .. kind, given.tag, after, down, s, s, wanted, limit)
+  local ids = {}
+  for i, row in ipairs(rows) do ids[i] = row.id end
+  local text, list, last = "[" .. table.concat(ids, ",") .. "]"
+  list, last, code = by_id(handle, given.state, limit, function(kind)
+    if kind == "ended" then return filter.call(handle, "report_jobs_child_ended", text, s, s, wanted, limit) end
+    local claims = BY_CLAIM[given.state] and #ids > 0
+    return filter.call(handle, "report_jobs_child_live", text, claims and ids[#ids] or 1, claims and ids[1] or 0, s, s,
+      wanted, limit)
   end)
-  if not list then return nil, message, code end
-  if #list >= limit then return list, { after = list[#list].id } end
-  return list, down > 0 and { after = down, looked = LOOK } or nil
+  if not list then return nil, last, code end
+  if last then return list, { after = last } end
+  return list, #ids == look and { after = ids[look], looked = look } or nil
 end
 
---- Jobs among the LOOK that ended last.
-local function among_last(listed, last_of, wanted, limit)
-  for _, look in ipairs { math.max(limit, GLANCE), LOOK } do
+--- Jobs with a tag, by id, newest first: as many as are found among `look`.
+local function tagged(handle, given, wanted, after, limit, look)
+  local s, state = given.state or core.null, given.state
+  local rows, message, code = handle:execute("@report_jobs_tagged_from", given.tag, after, look - 1)
+  if not rows then return nil, message, code end
+  local down, list, last = rows[1] and rows[1].id or 0
+  list, last, code = by_id(handle, state, limit, function(kind)
+    return filter.call(handle, "report_jobs_tagged_" .. kind, params_of(kind, state, down, after, given.tag, after,
+      down, s, s, wanted, limit))
+  end)
+  if not list then return nil, last, code end
+  if last then return list, { after = last } end
+  return list, down > 0 and { after = down, looked = look } or nil
+end
+
+--- Jobs among the `most` that ended last.
+local function among_last(listed, last_of, wanted, limit, most)
+  for _, look in ipairs { math.max(limit, math.min(GLANCE, most)), most } do
     local list, message, code = listed(wanted.since, core.null, look)
     if not list then return nil, message, code end
     if #list >= limit then return list, { after = list[#list].id } end
-    if look >= LOOK then
+    if look >= most then
       local rows
-      rows, message, code = last_of(LOOK)
+      rows, message, code = last_of(look)
       if not rows then return nil, message, code end
-      return list, rows[1] and { after = rows[1].id, looked = LOOK } or nil
+      return list, rows[1] and { after = rows[1].id, looked = look } or nil
     end
   end
 end
 
---- Jobs of a queue among the `look` that ended last: others are passed by in the key.
-local function of_queue(listed, last_of, wanted, limit, look)
+--- Jobs of a queue among the `look` that ended last, and then among `most`: others are passed by in
+-- the key.
+local function of_queue(listed, last_of, wanted, limit, look, most)
   local rows, message, code = last_of(look)
   if not rows then return nil, message, code end
   local last, list = rows[1]
@@ -159,12 +220,12 @@ local function of_queue(listed, last_of, wanted, limit, look)
     list[#list] = nil -- many end at one instant
   end
   if #list >= limit then return list, { after = list[#list].id } end
-  if last and look < PASS then return of_queue(listed, last_of, wanted, limit, PASS) end
+  if last and look < most then return of_queue(listed, last_of, wanted, limit, most, most) end
   return list, last and { after = last.id, looked = look } or nil
 end
 
 --- Jobs of one outcome, the last that ended first, behind `after`.
-local function ended(handle, given, wanted, limit)
+local function ended(handle, given, wanted, limit, look)
   local state, at, id = given.state, math.maxinteger, given.after or math.maxinteger
   local rows, list, message, code
   if given.after then
@@ -175,14 +236,16 @@ local function ended(handle, given, wanted, limit)
     end
     at = rows[1].finished_at
   end
-  local function listed(from, queue, look)
-    return filter.call(handle, "report_jobs_finished", state, from, at, at, id, queue, queue, look, wanted, limit)
+  local function listed(from, queue, most)
+    return filter.call(handle, "report_jobs_finished", state, from, at, at, id, queue, queue, most, wanted, limit)
   end
-  local function last_of(look)
-    return handle:execute("@report_jobs_ended_from", state, wanted.since, at, at, id, look - 1)
+  local function last_of(most)
+    return handle:execute("@report_jobs_ended_from", state, wanted.since, at, at, id, most - 1)
   end
-  if given.name or given.error or given.group then return among_last(listed, last_of, wanted, limit) end
-  if given.queue then return of_queue(listed, last_of, wanted, limit, GLANCE) end
+  if given.name or given.error or given.group then
+    return among_last(listed, last_of, wanted, limit, math.max(look, limit))
+  end
+  if given.queue then return of_queue(listed, last_of, wanted, limit, GLANCE, look * PASS) end
   list, message, code = listed(wanted.since, core.null, limit)
   if not list then return nil, message, code end
   return list, #list >= limit and { after = list[#list].id } or nil
@@ -204,20 +267,27 @@ end
 ---@return string? code
 function jobs.list(handle, given)
   local state, limit, after = given.state, given.limit or 50, given.after or math.maxinteger
+  local look = given.look or LOOK
   local wanted, message, code = filter.bind(handle, given)
   if not wanted then return wanted == false and {} or nil, message, code end
-  if given.parent then return units.rows(children(handle, given, wanted, after, limit)) end
-  if given.tag then return units.rows(tagged(handle, given, wanted, after, limit)) end
-  if filter.ENDED[state] then return units.rows(ended(handle, given, wanted, limit)) end
-  if not has_key(given) then
+  if given.parent then return units.rows(children(handle, given, wanted, after, limit, look)) end
+  if given.tag then return units.rows(tagged(handle, given, wanted, after, limit, look)) end
+  if filter.ENDED[state] then return units.rows(ended(handle, given, wanted, limit, look)) end
+  local paused
+  if state == "waiting" then
+    paused, message, code = handle:execute "@report_pauses" -- no key leads to paused jobs
+    if not paused then return nil, message, code end
+    paused = paused[1] ~= nil
+  end
+  if paused or not has_key(given) then
     local ends
-    ends, message, code = page_ends(handle, state, after)
+    ends, message, code = page_ends(handle, state, after, look)
     if not ends then return nil, message, code end
-    if given.after or (ends.live or 0) > 0 or (ends.ended or 0) > 0 then
-      return units.rows(page(handle, ends, wanted, state, after, limit))
+    if paused or given.after or (ends.live or 0) > 0 or (ends.ended or 0) > 0 then
+      return units.rows(page(handle, ends, wanted, state, after, limit, look))
     end
   end
-  if state then return units.rows(listings[state](handle, wanted, limit)) end
+  if state then return units.rows(listings[state](handle, wanted, limit, given.look)) end
   local rows
   rows, message, code = every_state(handle, wanted, limit)
   if not rows then return nil, message, code end
@@ -234,7 +304,7 @@ jobs.ERRORS = {
   look = options.integer(1, 1 << 31),
 }
 
---- Adds kinds of errors to those that were found; `count` has the number.
+--- Adds kinds of errors to the kinds that were found; `count` has the number.
 local function add_kinds(kinds, by_error, rows, count)
   for _, row in ipairs(rows) do
     local kind = by_error[row.error]

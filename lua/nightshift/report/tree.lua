@@ -18,6 +18,7 @@ local DEPTH <const> = 64 -- levels that are read, unless told
 ---@field status string?
 ---@field reason string?
 ---@field error string? its first 300 characters
+---@field run integer? of a live one
 ---@field attempts integer? of a live one
 ---@field max_attempts integer?
 ---@field inner true? it has children that were not read
@@ -29,8 +30,32 @@ local function node_of(row)
   return {
     id = row.id, name = row.name, state = row.state, paused = row.paused, progress = row.progress,
     status = row.status, reason = row.reason, error = row.error, inner = row.inner_node ~= nil or nil,
-    attempts = row.attempts, max_attempts = row.max_attempts,
+    attempts = row.attempts, max_attempts = row.max_attempts, run = row.run,
   }
+end
+
+--- Adds the jobs below a node that may be claimed, by id.
+local function add_claimable(node, list, by_id)
+  for _, child in ipairs(node.children or {}) do
+    if child.run and (child.state == "ready" or child.paused) then
+      list[#list + 1], by_id[child.id] = ("[%d,%d]"):format(child.id, child.run), child
+    end
+    add_claimable(child, list, by_id)
+  end
+end
+
+--- Gives the claimed jobs below a node their state.
+local function mark_claimed(handle, top)
+  local list, by_id = {}, {}
+  add_claimable(top, list, by_id)
+  if #list == 0 then return top end
+  local claimed, message, code = handle:execute("@report_jobs_claimed", "[" .. table.concat(list, ",") .. "]")
+  if not claimed then return nil, message, code end
+  for _, claim in ipairs(claimed) do
+    local node = by_id[claim.id]
+    node.state = "running"
+  end
+  return top
 end
 
 local STATES <const> = { "done", "dead", "cancelled", "running", "waiting", "scheduled", "ready" }
@@ -92,6 +117,11 @@ local function add_children(handle, node, limits, depth)
   limits.jobs = limits.jobs - #rows
   local children = {}
   for i, row in ipairs(rows) do children[i] = node_of(row) end
+  if limits.counted then
+    local ok
+    ok, message, code = mark_claimed(handle, { children = children })
+    if not ok then return nil, message, code end
+  end
   for _, child in ipairs(children) do
     if child.inner and depth < limits.depth and limits.jobs > 0 then
       local ok
@@ -104,7 +134,7 @@ local function add_children(handle, node, limits, depth)
   local counts
   counts, message, code = tree.children(handle, node.id)
   if not counts then return nil, message, code end
-  if counts.total > #rows then node.more, node.estimated = rest_of(counts, rows), counts.estimated end
+  if counts.total > #rows then node.more, node.estimated = rest_of(counts, children), counts.estimated end
   return true
 end
 
@@ -159,7 +189,8 @@ function tree.read(handle, id, limits)
   local ok
   ok, message, code = add_children(handle, top, left, 1)
   if not ok then return nil, message, code end
-  return top
+  if left.counted then return top end
+  return mark_claimed(handle, top)
 end
 
 return tree

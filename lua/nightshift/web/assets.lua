@@ -174,6 +174,16 @@ main { flex: 1; width: 100%; max-width: 1440px; margin: 0 auto; padding: 24px; }
   display: inline-block; padding: 0 8px; border-radius: 10px; font-size: 12px; line-height: 20px; font-weight: 600;
   white-space: nowrap; background: var(--grey-ground); color: var(--grey);
 }
+.graph text { font-size: 14px; fill: var(--text); }
+.graph .word, .graph .note { font-size: 12px; fill: currentColor; }
+.graph .id, .graph .note { fill: var(--dim); }
+.graph .box { fill: var(--panel); stroke: var(--line); }
+.graph .own .box { stroke: var(--accent); stroke-width: 2; }
+.graph .bar, .graph .head { fill: currentColor; }
+.graph .edge { fill: none; stroke: var(--dim); stroke-opacity: 0.6; }
+.graph .waits { stroke-dasharray: 4 4; }
+.graph .head { fill: var(--dim); }
+.graph a:hover .box { fill: var(--mark); }
 .is-ready { background: var(--blue-ground); color: var(--blue); }
 .is-running { background: var(--green-ground); color: var(--green); }
 .is-ok { background: var(--green-ground); color: var(--green); }

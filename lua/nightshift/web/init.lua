@@ -393,13 +393,24 @@ function Site:turn()
   return false
 end
 
---- A text that changes with the database; nil and a message.
+--- A text that changes with the database, nil, and one that changes with hosts and settings; or nil
+-- and a message.
 function Site:sign()
   local db, message = self:connect()
   if not db then return nil, message end
   local rows
   rows, message = db._handle:execute "@report_sign"
-  return rows and (rows[1].sign or ""), message
+  if not rows then return nil, message end
+  return rows[1].work .. "/" .. rows[1].settings, nil, rows[1].settings
+end
+
+--- Texts that change with some jobs, by their ids; nil and a message.
+function Site:signs(ids)
+  local rows, message = self.db._handle:execute("@report_sign_jobs", ids)
+  if not rows then return nil, message end
+  local signs = {}
+  for _, row in ipairs(rows) do signs[row.id] = row.sign end
+  return signs
 end
 
 -- ---------------------------------------------------------------------------- birth
@@ -436,7 +447,7 @@ function web.site(given)
   self.pages, self.entries = load_pages(given.pages or PAGES)
   self.live = given.server and live.new {
     server = given.server, render = function(target) return self:render_live(target) end,
-    sign = function() return self:sign() end,
+    sign = function() return self:sign() end, signs = function(ids) return self:signs(ids) end,
   }
   return self
 end

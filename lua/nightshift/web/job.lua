@@ -4,6 +4,7 @@
 -- jobs.
 
 local core = require "nightshift.core"
+local graph = require "nightshift.web.graph"
 local layout = require "nightshift.web.layout"
 local options = require "nightshift.options"
 local report = require "nightshift.report"
@@ -13,6 +14,7 @@ local RUNS <const> = 20 -- failed ones that are shown
 local TEXT <const> = 16384 -- characters of an error or a log
 local BELOW <const> = { children = 12, depth = 5, jobs = 80 } -- jobs of the tree
 local ABOVE <const> = 8 -- parents
+local COUNTED <const> = 10000 -- children
 local NEIGHBOURS <const> = 20 -- jobs that it waits for, and that wait for it
 local EDITED <const> = 65536 -- bytes of a payload that can be edited; layout.pretty gives so many
 
@@ -84,6 +86,15 @@ local function briefs(handle, ids)
   return list, ids and #ids > NEIGHBOURS
 end
 
+--- Tells jobs with more children than were read how many these are, up to COUNTED.
+local function count_children(handle, node)
+  if node.more then
+    node.n = must(handle:execute("@report_why_children_count", node.id, COUNTED))[1].n
+    if node.n >= COUNTED then node.n = nil end
+  end
+  for _, child in ipairs(node.children or {}) do count_children(handle, child) end
+end
+
 --- The payload as it can be edited: its text; nil: parts are hidden, or it is too long.
 local function editable(context, info)
   local payload = info.payload
@@ -114,7 +125,8 @@ local function read(context, id, data)
   data.after, data.more_after = briefs(handle, info.after)
   local waiters = must(report.waiters(handle, id, NEIGHBOURS + 1))
   data.waiters, data.more_waiters = briefs(handle, waiters)
-  data.below = must(tree.read(handle, id, BELOW))
+  data.below, data.graph = must(tree.read(handle, id, BELOW)), graph
+  count_children(handle, data.below)
   data.children = data.below.children and must(context.db:children(id))
   data.states = STATES
   data.payload_text = not context.readonly and data.may.change and editable(context, info)
@@ -149,7 +161,7 @@ end
 --- As many as a verb on a tree tells; else the one job.
 local function counted(one, many)
   return function(done)
-    if math.type(done) ~= "integer" then return one end
+    if math.type(done) ~= "integer" or done == 1 then return one end
     return many:format(done, done == 1 and "" or "s")
   end
 end
@@ -407,7 +419,8 @@ local TREE <const> = [==[
 # draw(child)
 # end
 # if node.more then
-<li class="dim">and more: $(h.link("/jobs", { parent = node.id }, "all children"))</li>
+<li class="dim">and $(node.n and h.count(node.n - #node.children) or "") more:
+$(h.link("/jobs", { parent = node.id }, "all children"))</li>
 # end
 </ul>
 # elseif node.inner then
@@ -427,16 +440,6 @@ local TREE <const> = [==[
 # end
 # if below.children or #parents > 0 then
 <section class="panel"><h2>Tree</h2>
-# if #parents > 0 then
-<ol class="path" aria-label="Jobs above it">
-# if more_parents then
-<li class="dim">…</li>
-# end
-# for _, node in ipairs(parents) do
-<li>$(h.state(node.state)) $(h.job(node.id)) $(node.name)</li>
-# end
-</ol>
-# end
 # if children then
 <p data-live="children">$(h.atleast(children.total, children.more))
 $(children.total == 1 and "child" or "children")$(children.estimated and ", by a sample" or ""):
@@ -448,13 +451,30 @@ h.count(children[state]), state)))
 # end
 </p>
 # end
+<div class="scroll" tabindex="0" role="region" aria-label="The tree as a picture"
+data-live="graph">$(graph.tree(h, parents, below, more_parents))</div>
+<details><summary>As a list</summary>
+# if #parents > 0 then
+<ol class="path" aria-label="Jobs above it">
+# if more_parents then
+<li class="dim">…</li>
+# end
+# for _, node in ipairs(parents) do
+<li>$(h.state(node.state)) $(h.job(node.id)) $(node.name)</li>
+# end
+</ol>
+# end
 <div class="scroll" tabindex="0" role="region" aria-label="Jobs below it"><ul class="tree" data-live="tree">
 # draw(below)
-</ul></div></section>
+</ul></div></details></section>
 # end
 # if #after > 0 or #waiters > 0 then
 <section class="panel"><h2>Flow</h2>
-<div class="flow">
+<div class="scroll" tabindex="0" role="region" aria-label="The flow as a picture"
+data-live="flow">$(graph.flow(h, job, after, waiters,
+{ after = more_after, waiters = more_waiters }))</div>
+<p class="dim">An arrow leads from a job to one that waits for it.</p>
+<details><summary>As a list</summary><div class="flow">
 # if #after > 0 then
 <div><h3>It waits for</h3>
 # some(after, more_after)
@@ -466,7 +486,7 @@ h.count(children[state]), state)))
 # some(waiters, more_waiters)
 </div>
 # end
-</div></section>
+</div></details></section>
 # end
 ]==]
 

@@ -18,7 +18,8 @@ local STATES <const> = { "running", "ready", "scheduled", "waiting", "done", "de
 local KEYS <const> = { "state", "queue", "name", "tag", "group", "error", "since", "parent" }
 local SIZES <const> = { 25, 50, 100, 200 } -- rows of a page
 local ROWS <const> = 50
-local COUNTING <const>, COUNTING_ON <const> = 0.03, 0.8 -- seconds, and when more is asked for
+local LOOK <const>, LOOKING <const> = 2000, 0.015 -- jobs that are looked at at a time; seconds after which no more are
+local COUNTING <const>, COUNTING_ON <const> = 0.015, 0.8 -- seconds, and when more is asked for
 local TOLD <const> = 3 -- failures of ticked jobs that are told
 local SINGLE <const> = 25 -- jobs of a batch, where each is a transaction
 
@@ -164,6 +165,22 @@ local function by_id(context, text)
   return { row }
 end
 
+--- Jobs of a filter, and how to go on. It looks on until there are enough, or the time is over.
+local function looked_for(db, wanted, stop)
+  local found, looked = {}, 0
+  while true do
+    local rows, more, code = db:jobs(wanted)
+    if not rows then return nil, more, code end
+    table.move(rows, 1, #rows, #found + 1, found)
+    looked = looked + (more and more.looked or 0)
+    local enough = not more or not more.looked or wanted.limit <= #rows or core.clock() > stop
+    if enough or wanted.state == "running" then -- the running ones go on in another order
+      return found, more and { after = more.after, looked = looked > 0 and looked or nil }
+    end
+    wanted.limit, wanted.after = wanted.limit - #rows, more.after
+  end
+end
+
 local function list(context, query, given, data)
   local id = text_of(query, "id")
   local rows, more
@@ -172,13 +189,12 @@ local function list(context, query, given, data)
     if not rows then rows, data.trouble, more = {}, more, nil end
     return rows, more
   end
-  local message, code
-  local size = whole(text_of(query, "limit")) or ROWS
-  local wanted = with(given, { limit = math.min(math.max(size, 1), SIZES[#SIZES]) })
+  local size = math.min(math.max(whole(text_of(query, "limit")) or ROWS, 1), SIZES[#SIZES])
+  local wanted = with(given, { limit = size, look = LOOK })
   wanted.after = whole(text_of(query, "after")) or nil
-  rows, more, code = context.db:jobs(wanted)
-  if rows then return rows, more end
-  message = more
+  local message, code
+  rows, message, code = looked_for(context.db, wanted, core.clock() + LOOKING)
+  if rows then return rows, message end
   data.trouble = code and ("%s (%s)"):format(message, code) or message
   return {}
 end
@@ -192,10 +208,10 @@ local function count(context, verb, given, seconds)
   local ran, checked, message = pcall(many.read, verb.core, with(given, verb.core == "move" and { to = "x" }
     or verb.core == "reprioritise" and { priority = 0 } or {}))
   if not ran or not checked then return nil, ran and message or checked end
-  local n, looks, stop, enough = 0, 0, core.clock() + seconds, {}
+  local n, stop, enough = 0, core.clock() + seconds, {}
   function checked.told(found)
-    n, looks = found, looks + 1
-    if looks > 1 and core.clock() > stop then error({ message = enough }, 0) end
+    n = found
+    if core.clock() > stop then error({ message = enough }, 0) end
   end
   local all, problem = many.count(context.db._handle, verb.core, checked)
   if all then return all, false end
@@ -400,13 +416,18 @@ value="$(given.parent)" inputmode="numeric" placeholder="a job's id"></div>
 
 local CONFIRM <const> = [==[
 <section class="panel">
-# if n == 0 then
+# if n == 0 and not at_least then
 $(h.empty("There are no " .. words .. " now.", nil))
 <p><a href="$(h.url("/jobs", given))">Back to the list</a></p>
 # else
+# if n == 0 then
+<p class="large">$(asks.label): $(words)</p>
+# else
 <p class="large">$(asks.label): <strong>$(at_least and "at least " or "")$(h.count(n))</strong> $(words)</p>
+# end
 # if at_least then
-<p>Counting takes long, so it was stopped. The action is done to all of them.
+<p>Counting takes long, so it was stopped$(n == 0 and " before one was found" or "").
+The action is done to all of them.
 # if count_on then
 <a href="$(h.url("/jobs", count_on))">Count on for a second</a>
 # end

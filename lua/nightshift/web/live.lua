@@ -1,8 +1,12 @@
 --- Pages that change while they are looked at: streams of events, and when a page is rendered anew.
 --
 -- One statement a second asks whether anything has changed, as long as a stream is open. Each
--- watched URL is rendered at most once a second, whatever the number of its streams, and at least
--- every REFRESH seconds, for ages grow. The elements with a data-live key that differ are sent.
+-- watched URL is rendered at most once a second, whatever the number of its streams. The elements
+-- with a data-live key that differ are sent. Every REFRESH seconds the page that was rendered longest
+-- ago is rendered without a change, for ages grow; one page, however many are watched.
+--
+-- Where more than FEW different pages are watched, a page of a single job waits until a setting or a
+-- job on it has changed. A second statement tells that of all these jobs.
 --
 -- Invariant: without a stream nothing is asked. A slow page takes its turn: after BUDGET seconds of
 -- rendering requests are answered first.
@@ -15,6 +19,7 @@ local EVERY <const> = 1 -- s between two looks
 local REFRESH <const> = 10 -- s
 local BEAT <const> = 15 -- s between two signs of life, which find closed connections
 local BUDGET <const> = 0.3 -- s
+local FEW <const> = 5 -- pages
 local IDLE <const> = 3600 -- s to wait without a stream
 
 --- The elements with a data-live key: {key = the HTML inside}. Values of attributes have no "<" or
@@ -43,6 +48,17 @@ local function event(name, value)
   return ("event: %s\ndata: %s\n\n"):format(name, core.encode(value, math.maxinteger))
 end
 
+--- The ids of the jobs that a page of one job shows: its own, and the jobs that it links to.
+local function jobs_of(target, html)
+  local own = target:match "^/jobs/(%d+)"
+  if not own then return nil end
+  local seen, list = { [own] = true }, { own }
+  for id in html:gmatch '/jobs/(%d+)"' do
+    if not seen[id] then seen[id], list[#list + 1] = true, id end
+  end
+  return list
+end
+
 local Live = {}
 Live.__index = Live
 
@@ -52,7 +68,8 @@ Live.__index = Live
 function Live:open(stream, target)
   local watch = self.watches[target]
   if not watch then
-    watch = { target = target, streams = {}, new = {}, shown = {}, rendered = -REFRESH }
+    watch = { target = target, streams = {}, new = {}, shown = {}, rendered = -REFRESH, signs = {},
+      jobs = jobs_of(target, "") }
     self.watches[target] = watch
   end
   watch.new[#watch.new + 1] = stream
@@ -79,6 +96,7 @@ end
 local function render(self, watch, now)
   watch.rendered = now
   local html = self.render(watch.target)
+  watch.jobs = html and jobs_of(watch.target, html)
   if not html then
     watch.streams, watch.new = send_all(self, watch.streams, event("gone", {})), {}
     return
@@ -95,29 +113,58 @@ local function render(self, watch, now)
   end
 end
 
---- The watches that are to be rendered, the longest wait first.
-local function due(self, changed, now)
-  local list = {}
+--- Marks pages of single jobs stale where a job of theirs has changed; nil and a message.
+local function look_at_jobs(self)
+  local ids, seen = {}, {}
   for _, watch in pairs(self.watches) do
-    watch.stale = watch.stale or changed or #watch.new > 0 or now - watch.rendered >= REFRESH
+    for _, id in ipairs(watch.jobs or {}) do
+      if not seen[id] then seen[id], ids[#ids + 1] = true, id end
+    end
+  end
+  if #ids == 0 then return true end
+  local signs, message = self.signs("[" .. table.concat(ids, ",") .. "]")
+  if not signs then return nil, message end
+  for _, watch in pairs(self.watches) do
+    local now = {}
+    for _, id in ipairs(watch.jobs or {}) do
+      now[id] = signs[math.tointeger(tonumber(id))] or ""
+      watch.stale = watch.stale or (watch.signs[id] or now[id]) ~= now[id]
+    end
+    watch.signs = now
+  end
+  return true
+end
+
+--- The watches that are to be rendered, the longest wait first.
+local function due(self, changed, set, now)
+  local list, oldest, n, fresh = {}, nil, 0, false
+  for _, watch in pairs(self.watches) do n, fresh = n + 1, fresh or #watch.new > 0 end
+  local apart = n > FEW
+  if apart and (changed or fresh) and not look_at_jobs(self) then apart = false end
+  for _, watch in pairs(self.watches) do
+    watch.stale = watch.stale or #watch.new > 0 or changed and (set or not apart or not watch.jobs)
     if watch.stale then list[#list + 1] = watch end
+    if not oldest or watch.rendered < oldest.rendered then oldest = watch end
+  end
+  if oldest and not oldest.stale and now - math.max(oldest.rendered, self.refreshed) >= REFRESH then
+    self.refreshed, list[#list + 1] = now, oldest
   end
   table.sort(list, function(a, b) return a.rendered < b.rendered end)
   return list
 end
 
---- Looks whether anything has changed; nil: the database is away.
+--- Looks whether anything has changed; nil: the database is away. Also whether a setting has.
 local function look(self)
-  local sign, message = self.sign()
+  local sign, message, settings = self.sign()
   if not sign then
     if not self.away then send_everywhere(self, event("away", { says = message })) end
     self.away = true
     return nil
   end
   if self.away then send_everywhere(self, event("back", {})) end
-  local changed = sign ~= self.last or self.away
-  self.last, self.away = sign, false
-  return changed
+  local changed, set = sign ~= self.last or self.away, settings ~= self.settings or self.away
+  self.last, self.settings, self.away = sign, settings, false
+  return changed, set
 end
 
 --- To be called after each step of the server.
@@ -129,9 +176,9 @@ function Live:tick()
     self.beaten = now
     send_everywhere(self, ": still here\n\n")
   end
-  local changed = look(self)
+  local changed, set = look(self)
   if changed == nil then return end
-  for _, watch in ipairs(due(self, changed, now)) do
+  for _, watch in ipairs(due(self, changed, set, now)) do
     if core.clock() - now > BUDGET then break end
     watch.stale = false
     render(self, watch, now)
@@ -146,11 +193,12 @@ function Live:wait()
 end
 
 --- server: of host.listen. render(target): the HTML of a page's body; nil: it is gone. sign(): a text
--- that changes with the database, or nil and a message.
----@param given {server: userdata, render: fun(target): string?, sign: fun(): string?, string?}
+-- that changes with the database, nil, and one that changes with hosts and settings; or nil and a
+-- message. signs("[id,…]"): {[id] = a text that changes with that job}; or nil and a message.
+---@param given {server: userdata, render: function, sign: function, signs: function}
 function live.new(given)
-  return setmetatable({ server = given.server, render = given.render, sign = given.sign, watches = {},
-    ticked = -EVERY, beaten = core.clock() }, Live)
+  return setmetatable({ server = given.server, render = given.render, sign = given.sign, signs = given.signs,
+    watches = {}, ticked = -EVERY, refreshed = -REFRESH, beaten = core.clock() }, Live)
 end
 
 return live

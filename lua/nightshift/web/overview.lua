@@ -12,6 +12,7 @@ local layout = require "nightshift.web.layout"
 local limit = require "nightshift.limit"
 local memory_of = require("nightshift.web.hosts").memory_of
 local queues = require "nightshift.web.queues"
+local report = require "nightshift.report"
 local series = require "nightshift.report.series"
 local units = require "nightshift.units"
 local versions = require "nightshift.versions"
@@ -21,7 +22,8 @@ local STATES <const> = { "ready", "running", "scheduled", "waiting", "dead" }
 local SILENT <const> = 30 -- s; a host says that it lives every ten
 local LONG <const> = 600 -- s that a job may be ready
 local NAMED <const> = 20 -- rows of one kind that need attention
-local KINDS <const>, LOOKED <const>, TEXT <const> = 5, 500, 200 -- errors: kinds, jobs looked at, bytes
+local GLANCE <const> = 3000 -- ready and scheduled jobs that are looked at for names without a host
+local KINDS <const>, LOOKED <const>, TEXT <const> = 5, 300, 200 -- errors: kinds, jobs looked at, bytes
 
 -- -------------------------------------------------------------------- attention
 
@@ -216,7 +218,7 @@ end
 local function load(context, request)
   local db, span = context.db, span_of(request)
   local ok, kinds, tables, schedules
-  local stats, message, code = db:stats()
+  local stats, message, code = report.stats(db._handle, GLANCE)
   if not stats then return nil, message, code end
   local rows
   rows, message, code = series(db, span[2])
@@ -234,7 +236,7 @@ local function load(context, request)
       live[#live + 1], row.memory = row, memory_of(row)
     end
   end
-  ok, message, code = queues.add_rates(db, stats.queues)
+  ok, message, code = queues.add_rates(db._handle, stats.queues)
   if not ok then return nil, message, code end
   kinds, message, code = db:errors { since = "1h", look = LOOKED, limit = KINDS }
   if not kinds then return nil, message, code end

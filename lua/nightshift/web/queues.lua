@@ -4,30 +4,27 @@
 -- page costs the same however many jobs there are.
 
 local layout = require "nightshift.web.layout"
-local series = require "nightshift.report.series"
+local pauses = require("nightshift.queue").pauses
+local report = require "nightshift.report"
 
 local queues = {}
 
 local STATES <const> = { "ready", "running", "scheduled", "waiting", "dead" }
-local MINUTES <const>, RATED <const> = 5, 20 -- of a rate; queues that have one
+local MINUTES <const> = 5 -- of a rate
 local BRIEF <const> = 20 -- queues of the overview
 
---- Adds `rate` to the first rows: jobs that ended a minute, over the last five.
----@param db nightshift.Db
+--- Adds `rate` to the rows: jobs that ended a minute, over the last five.
+---@param handle userdata core handle
 ---@param rows table[] of db:stats
 ---@return true|nil
 ---@return string? message
 ---@return string? code
-function queues.add_rates(db, rows)
-  for i = 1, math.min(#rows, RATED) do
-    local minutes, message, code = series(db, 3600, rows[i].name)
-    if not minutes then return nil, message, code end
-    local ended = 0
-    for k = math.max(1, #minutes - MINUTES + 1), #minutes do
-      ended = ended + minutes[k].done + minutes[k].dead + minutes[k].cancelled
-    end
-    rows[i].rate = ended / MINUTES
-  end
+function queues.add_rates(handle, rows)
+  local ended, message, code = handle:execute("@report_rates", MINUTES)
+  if not ended then return nil, message, code end
+  local by_name = {}
+  for _, row in ipairs(ended) do by_name[row.queue] = row.ended end
+  for _, row in ipairs(rows) do row.rate = (by_name[row.name] or 0) / MINUTES end
   return true
 end
 
@@ -35,7 +32,7 @@ end
 -- account with older grants has the rates alone.
 local function add_scale(db, rows)
   local found, message, code = db:scale()
-  if not found and code == "DENIED" then return queues.add_rates(db, rows) end
+  if not found and code == "DENIED" then return queues.add_rates(db._handle, rows) end
   if not found then return nil, message, code end
   local by_name = {}
   for _, row in ipairs(found.queues) do by_name[row.name] = row end
@@ -145,12 +142,15 @@ function queues.rows(h, stats, opts)
 end
 
 local function load(context)
-  local stats, message, code = context.db:stats()
-  if not stats then return nil, message, code end
-  local ok
-  ok, message, code = add_scale(context.db, stats.queues)
+  local handle = context.db._handle
+  local rows, message, code = report.queues(handle, math.floor(context.now * 1000000))
+  if not rows then return nil, message, code end
+  local ok, paused
+  ok, message, code = add_scale(context.db, rows)
   if not ok then return nil, message, code end
-  return { stats = stats, paused = stats.paused, rows = queues.rows }
+  paused, message, code = pauses.list(handle)
+  if not paused then return nil, message, code end
+  return { stats = { queues = rows }, paused = paused, rows = queues.rows }
 end
 
 local BODY <const> = [[
