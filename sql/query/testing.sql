@@ -150,6 +150,7 @@ BEGIN NOT ATOMIC
   UPDATE nightshift_limit SET next_at = GREATEST(0, next_at - v_by),
     stopped = GREATEST(0, stopped - v_by);
   UPDATE nightshift_group SET served = GREATEST(0, served - v_by),
+    stopped = GREATEST(0, stopped - v_by),
     next_at = GREATEST(0, next_at - v_by),
     blocked = IF(blocked = 0, 0, GREATEST(1, blocked - v_by));
   UPDATE nightshift_grant SET since = since - v_by;

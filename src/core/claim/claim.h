@@ -163,6 +163,9 @@ typedef struct ns_leases {
 
 void ns_claim_leases_free(ns_leases *l);
 
+/* A place of this queue is free: the next claim looks at once. */
+void ns_claim_place_freed(ns_db *db, int64_t queue_id);
+
 /* Is there no claim in them that waits for its verdict? */
 bool ns_claim_leases_settled(const ns_leases *l);
 

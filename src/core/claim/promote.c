@@ -445,3 +445,9 @@ void ns_claim_moved(ns_db *db, bool committed) {
                          moved->items[i].ready_at);
   moved->n = 0;
 }
+
+void ns_claim_place_freed(ns_db *db, int64_t queue_id) {
+  ns_claim_queue *q = ns_claim_queue_of(&db->claim.lanes, queue_id);
+  if (q != NULL)
+    q->admission.rest_until = 0;
+}

@@ -58,6 +58,8 @@ static ns_status make_shares(ns_db *db, const ns_weighted_queue *queues, size_t 
       if (s == NULL)
         return ns_no_memory(err);
       s->admission.limited = queues[i].limited;
+      if (n == 1) /* there is nothing to do meanwhile */
+        s->admission.rest_until = 0;
       all->items[i] = (share){.queue = &queues[i], .s = s};
     }
   } while (known != db->claim.lanes.nqueues);

@@ -147,9 +147,9 @@ static ns_status sweep_when_affordable(ns_db *db, ns_claim_queue *s, bool *news,
   return ns_claim_sweep_run(db, s, !db->is_host, news, err);
 }
 
-/* Of a queue that has nothing no lane is in the middle. */
+/* Of a queue that has nothing no lane is in the middle, nor of one with claims of all names. */
 static bool is_in_the_middle(const ns_db *db, const ns_claim_queue *s) {
-  return s != NULL && !s->quiet && ns_claim_prescan_goes_on(db, s->queue_id);
+  return s != NULL && !s->quiet && !s->admission.limited && ns_claim_prescan_goes_on(db, s->queue_id);
 }
 
 /* Takes rows in true order. When the lanes give nothing, rows hidden below floors are looked

@@ -56,8 +56,10 @@ ns_status ns_settle_leave_runs(ns_db *db, const ns_outcome *outcomes, size_t n, 
     ns_settle_count(db, &outcomes[i], c);
     if (c != NULL && c->shown && ns_settle_is_over(v))
       st = hide(db, v, err);
-    if (c != NULL && c->granted && ns_settle_is_over(v))
+    if (c != NULL && c->granted && ns_settle_is_over(v)) {
       ns_db_list_add_pair(&places, v->id, v->run);
+      ns_claim_place_freed(db, c->queue_id);
+    }
     if (st == NS_OK)
       st = stop_others(db, &outcomes[i], err);
   }
