@@ -1333,6 +1333,7 @@ function Job:wait(opts) end
 --- absent; less than a second, or an instant that is over, means a second
 ---@field date string? the Date of the same response, which a date is compared with; nil: this machine's clock
 ---@field state any nil keeps the last one
+---@field stop "group"|"queue"|nil until then no other job of its group, or queue, starts, as far as that has limits
 
 --- Not yet: comes back after a delay, with `state` as `job.state`.
 ---@param delay nightshift.Duration|nightshift.AgainOptions|nil

@@ -3,6 +3,7 @@
 -- text says does not hang on when a claim admits.
 
 local db = require "spec.support.db"
+local host = require "spec.support.host"
 local nightshift = require "nightshift"
 local proc = require "spec.support.proc"
 
@@ -231,6 +232,26 @@ describe("limits:", function()
       why(id, ("queue %s is stopped until 20"):format(queue))
       assert.matches("it is stopped for [59]", q:limits().holds)
     end)
+  end)
+
+  it("a job stops its group, or its queue, until it comes back", function()
+    local q, queue = fresh_queue()
+    assert(q:limit { running = 5 })
+    assert(q:push("a", nil, { group = "tenant:7" }))
+    local job = assert(q:claim())
+    assert.has_error(function() job:again { retry_after = 600, stop = "all" } end)
+    assert(job:again { retry_after = 600, stop = "queue" })
+    assert.is_true(q:limits().stopped > os.time() + 500)
+    sql("UPDATE nightshift_limit SET stopped = 0 WHERE queue_id = ?", queue_id(queue))
+    assert(q:push("b", nil, { group = "tenant:8" }))
+    local h = host.start(url, [[return { b = function(job)
+      return job:again { retry_after = 600, stop = "group" } end }]], { "--queues", queue })
+    eventually(function()
+      local row = sql("SELECT stopped FROM nightshift_group WHERE queue_id = ? AND group_key = 'tenant:8'",
+        queue_id(queue))[1]
+      return row and row.stopped > (os.time() + 500) * 1000000
+    end)
+    host.stop(h)
   end)
 
   describe("the commands", function()

@@ -268,13 +268,17 @@ local function header_or_number(value, what)
   return (header(value, what))
 end
 
-local AGAIN = { delay = seconds, retry_after = header_or_number, date = header, state = any }
+local STOPS <const> = { group = 1, queue = 2 } -- as the core has them
+
+local AGAIN = { delay = seconds, retry_after = header_or_number, date = header, state = any,
+  stop = options.one_of("group", "queue") }
 
 local function known(value) return value ~= core.null and value or nil end
 
 local function read_again(delay, state)
   if type(delay) ~= "table" then return { delay = seconds(delay, "again: the delay"), state = state } end
-  local given = options.read("again", delay, AGAIN)
+  local given, message = options.read("again", delay, AGAIN)
+  if not given then raise("%s", message) end -- a handler that returned nil would be done
   if state ~= nil then given.state = state end
   given.retry_after = asked(known(given.retry_after), known(given.date))
   return given
@@ -282,7 +286,8 @@ end
 
 --- "Not yet": the job comes back after a delay, with `state` in `job.state`. `retry_after` is
 -- the Retry-After of a response, seconds or a date, and `date` its Date. If it has a value,
--- that goes before `delay`; an instant that is over means a second.
+-- that goes before `delay`; an instant that is over means a second. `stop`: until then no other job
+-- of its group, or of its queue, starts, as far as that has limits.
 ---@param delay number|string|nightshift.AgainOptions|nil
 ---@param state any nil keeps the last one
 function methods:again(delay, state)
@@ -293,7 +298,8 @@ function methods:again(delay, state)
   if pace and pace:not_yet(self) then return true end
   local pause = given.retry_after or given.delay
   if pace then pause = pace:pause(self, given.delay, given.retry_after) end
-  return settle(self, { kind = "again", delay = pause, state = given.state, go_on = pace and pace.go_on })
+  return settle(self, { kind = "again", delay = pause, state = given.state, go_on = pace and pace.go_on,
+    stop = STOPS[given.stop] })
 end
 
 local WAIT = {

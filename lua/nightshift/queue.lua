@@ -59,7 +59,8 @@ function queue.backend(handle, max_children)
     return {
       id = claimed.id, run = claimed.run, lease = claimed.lease, kind = verdict.kind,
       result = verdict.result, error = verdict.error, state = verdict.state,
-      delay = microseconds(verdict.delay), go_on = verdict.go_on, signal = verdict.signal, log = log_text(claimed._log),
+      delay = microseconds(verdict.delay), go_on = verdict.go_on, stop = verdict.stop, signal = verdict.signal,
+      log = log_text(claimed._log),
       began = began, worker = worker, children = verdict.children,
     }
   end

@@ -197,7 +197,7 @@ local function finished(fields, v, limits)
     id = fields.id, run = fields.run, lease = fields.lease, kind = v.kind,
     result = v.result, error = v.error, state = v.state,
     delay = v.delay and core.duration(v.delay), signal = v.signal, most = most,
-    go_on = v.go_on,
+    go_on = v.go_on, stop = v.stop,
     children = v.children,
   }
 end

@@ -204,6 +204,7 @@ describe("the metrics of a host", function()
     local resting = handle:queue "rests"
     assert(resting:push "ok")
     assert(resting:pause())
+    assert(resting:limit { running = 3, rate = { 1, "1h" } })
     assert(q:push("ok", nil, { delay = 60 }))
     assert(q:push("unknown"))
     assert(q:push "gone")
@@ -217,6 +218,11 @@ describe("the metrics of a host", function()
     assert.equal(0, value(list, "nightshift_jobs", { queue = "q", state = "running" }))
     assert.equal(1, value(list, "nightshift_queue_paused", { queue = "rests" }))
     assert.equal(0, value(list, "nightshift_queue_paused", { queue = "q" }))
+    assert.is_truthy(value(list, "nightshift_backlog_jobs", { queue = "rests" }))
+    for name, n in pairs { nightshift_limit_running = 0, nightshift_limit_places = 3, nightshift_limit_full = 0 } do
+      assert.equal(n, value(list, name, { queue = "rests" }), name)
+      assert.is_nil(value(list, name, { queue = "q" }))
+    end
     assert.is_true(value(list, "nightshift_queue_oldest_ready_age_seconds", { queue = "q" }) > 0)
     assert.equal(0, value(list, "nightshift_queue_drain_seconds", { queue = "rests" }) or 0) -- it is paused
     assert.is_true(value(list, "nightshift_queue_workers_wanted", { queue = "q" }) >= 1)

@@ -459,18 +459,46 @@ describe("pages of nightshift web:", function()
   it("three clicks from the first page, without an id, say why jobs do not run", function()
     local own = server.fresh()
     local handle <close> = assert(nightshift.open(own))
+    local full = handle:queue "full"
+    assert(full:push("known", {}))
+    assert(full:limit { running = 5 })
+    -- as a claim and a job with stop = "queue" leave it
+    assert(handle:execute [[INSERT INTO nightshift_backlog SELECT queue_id, '', `rank`, ready_at, job_id, run, alone,
+      kind FROM nightshift_ready WHERE job_id > 0]])
+    assert(handle:execute "DELETE FROM nightshift_ready WHERE job_id > 0")
+    assert(handle:execute("UPDATE nightshift_limit SET stopped = ?", (os.time() + 3600) * 1000000))
     local h = host.start(own, "return { known = function() end }")
     assert(handle:queue "held":pause())
     assert(handle:queue "held":push("known", {}))
     assert(handle:queue "strange":push("stranger", {}))
     local p = start(own)
-    for queue, words in pairs { held = "its queue 'held' is paused", strange = "has a handler 'stranger'" } do
+    for queue, words in pairs { held = "its queue 'held' is paused", strange = "has a handler 'stranger'",
+      full = "queue full is stopped until" } do
       local list = get("/", p):match('href="(/jobs%?[^"]*queue=' .. queue .. '[^"]*)"'):gsub("&amp;", "&")
       local html = get(list, p)
       local text = select(2, get(html:match 'data%-label="ID"><a href="(/jobs/%d+)"', p))
       assert.truthy(text:find(words, 1, true), text)
     end
     host.stop(h)
+  end)
+
+  it("limits are shown with their groups, set and ended", function()
+    local q, queue = fresh_queue()
+    act("/limits/set", { queue = queue, running = "2", rate = "500/1m", group_running = "1", ordered = "1" })
+    assert.same({ 2, { 500, 60 }, true }, { q:limits().running, q:limits().rate, q:limits().group.ordered })
+    assert(q:push("n", {}))
+    assert(db:execute([[INSERT INTO nightshift_backlog SELECT queue_id, 'tenant:7', 0, ready_at, job_id, run, alone,
+      kind FROM nightshift_ready r
+      WHERE job_id > 0 AND queue_id = (SELECT id FROM nightshift_queue WHERE name = ?)]], queue))
+    has("/limits?queue=" .. queue, "2 running, 500/1m; each group: 1 running, ordered", "Groups of " .. queue,
+      "tenant:7")
+    local status, html = post("/limits/set", { queue = queue, rate = "fast" })
+    assert.equal(400, status)
+    assert.truthy(text_of(html):find("rate must be starts and a time, like 500/1m; got 'fast'", 1, true))
+    assert.equal(400, (post("/limits/set", { queue = queue })))
+    assert.equal(2, q:limits().running)
+    act("/limits/lift", { queue = queue })
+    assert.is_nil((q:limits()))
   end)
 
   -- ------------------------------------------------------------------ structure
@@ -507,7 +535,7 @@ describe("pages of nightshift web:", function()
     assert(db:schedule { name = "s", every = "1h", push = { "n", {}, { queue = queue } } })
     for _, path in ipairs { "/jobs", "/jobs?state=odd", "/jobs?state=dead", "/jobs?queue=none", "/jobs/" .. id,
       "/jobs/" .. parent, "/jobs?verb=cancel&queue=" .. queue, "/jobs?verb=move&queue=" .. queue, "/errors",
-      "/schedules", "/adopted", "/hosts" } do
+      "/schedules", "/adopted", "/hosts", "/limits", "/limits?queue=" .. queue } do
       check_structure(path, (get(path)))
     end
     assert(db:schedule_remove "s")

@@ -180,6 +180,7 @@ static int db_touch(lua_State *L) {
 typedef struct ending {
   ns_verdict v;
   ns_bytes kind;
+  int64_t stop;
 } ending;
 
 static const nsl_field verdict_fields[] = {
@@ -192,6 +193,7 @@ static const nsl_field verdict_fields[] = {
     {"state", NSL_ANY, 0},
     {"delay", NSL_INT, offsetof(ending, v.delay)},
     {"go_on", NSL_INT, offsetof(ending, v.go_on)},
+    {"stop", NSL_INT, offsetof(ending, stop)},
     {"signal", NSL_BYTES, offsetof(ending, v.signal)},
     {"most", NSL_INT, offsetof(ending, v.most)},
     {"began", NSL_INT, offsetof(ending, v.began)},
@@ -251,6 +253,7 @@ static ns_status readhead(lua_State *L, int idx, nsl_verdict *out,
   if (e.v.delay < -1)
     return ns_fail(err, NS_EINVALID, "verdict: the delay is negative");
   e.v.kind = findkind(L, e.kind);
+  e.v.stop = e.stop == 1 || e.stop == 2 ? (int)e.stop : 0;
   e.v.error = nsl_keep(&out->batch.bytes, e.v.error);
   e.v.log = nsl_keep(&out->batch.bytes, e.v.log);
   e.v.signal = nsl_keep(&out->batch.bytes, e.v.signal);
@@ -296,8 +299,8 @@ Ends a claim.
 @tparam table verdict id, run, lease, kind (`ack`, `fail`, `again`, `discard`,
 `release`, `wait`, `crash`, `missing`), result, error, state, delay (µs; nil: the
 job's backoff), go_on (`wait`: 1: run again whatever became of the children; `again`: 1: once more
-past the deadline), log, began and worker (of a host's job, as in ns_verdict), children
-(entries as of push, with ids)
+past the deadline), stop (`again`: 1: its group, 2: its queue), log, began and worker (of a host's
+job, as in ns_verdict), children (entries as of push, with ids)
 @treturn[1] boolean true
 @treturn[1] boolean whether the job is dead now
 @treturn[2] nil

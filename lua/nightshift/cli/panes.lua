@@ -265,6 +265,14 @@ local function counted(title, state, from, colour)
     style = function(row) return row[state] and row[state] > 0 and colour or nil end }
 end
 
+--- "2/5": of so many places.
+local function running_of(column)
+  local get = column.get
+  column.width = 8
+  function column.get(row) return row.places and ("%s/%d"):format(get(row), row.places) or get(row) end
+  return column
+end
+
 local STATES <const> = { running = "green", dead = "red", waiting = "yellow" }
 
 local function state_style(row) return STATES[row.state] end
@@ -282,7 +290,7 @@ function panes.tables(self)
   return {
     queues = panes.table({
       field("name", { title = "QUEUES", weight = 1 }),
-      counted("READY", "ready"), counted("RUN", "running", nil, "green"), counted("SCHED", "scheduled", 60),
+      counted("READY", "ready"), running_of(counted("RUN", "running", nil, "green")), counted("SCHED", "scheduled", 60),
       counted("WAIT", "waiting", 60), counted("DEAD", "dead", nil, "red"),
       { title = "OLDEST", get = function(row) return row.oldest and span(row.oldest) end, width = 7, right = true,
         from = 50 },

@@ -9,6 +9,7 @@
 local context = require "nightshift.cli.context"
 local core = require "nightshift.core"
 local jobs = require "nightshift.cli.jobs"
+local limit = require "nightshift.limit"
 local merge = require "nightshift.sharded.merge"
 local number = require "nightshift.sharded.number"
 local options = require "nightshift.options"
@@ -119,6 +120,13 @@ function Top:note_rate(rate, now)
   self.bars[math.max(1, #self.bars)] = rate
 end
 
+--- Adds the number of places to queues with a limit.
+local function add_places(queues, limits)
+  local places = {}
+  for _, row in ipairs(limits) do places[row.queue] = row.running end
+  for _, row in ipairs(queues) do row.places = places[row.name] end
+end
+
 --- What the panes show of a database.
 local function look_at(db)
   local handle = db._handle
@@ -127,6 +135,10 @@ local function look_at(db)
   local queues, holders, running, rate, by_queue, dying, dead
   queues, message, code = report.queues(handle, now, true)
   if not queues then return nil, message, code end
+  local limits
+  limits, message, code = unless_denied(limit.list(handle))
+  if limits == nil then return nil, message, code end
+  add_places(queues, limits or {})
   holders, message, code = units.rows(handle:execute "@report_holders")
   if not holders then return nil, message, code end
   running, message, code = db:jobs { state = "running", limit = SHOWN }

@@ -5,6 +5,7 @@
 
 local core = require "nightshift.core"
 local hosts = require "nightshift.report.hosts"
+local limit = require "nightshift.limit"
 local report = require "nightshift.report"
 local scale = require "nightshift.report.scale"
 
@@ -50,6 +51,24 @@ local function tell_unserved(self)
   end
   self.host.family("nightshift_jobs_unserved", "Ready jobs with a name that no live host serves.")
   for queue, n in pairs(self.unserved) do self.host.sample("nightshift_jobs_unserved", n, "queue", queue) end
+  return true
+end
+
+--- Limits of queues, and how much of them is used.
+local function tell_limits(self)
+  local list, message, code = limit.list(self.handle)
+  if not list then return code == "DENIED" or nil, message, code end -- an account with older grants
+  local host = self.host
+  host.family("nightshift_limit_running", "Running jobs that have a place of their queue's limit.")
+  for _, row in ipairs(list) do host.sample("nightshift_limit_running", row.counts.running, "queue", row.queue) end
+  host.family("nightshift_limit_places", "Jobs that may run at once, where that is limited.")
+  for _, row in ipairs(list) do
+    if row.running then host.sample("nightshift_limit_places", row.running, "queue", row.queue) end
+  end
+  host.family("nightshift_backlog_jobs", "Jobs that wait in a limited queue; the count stops at " .. limit.MOST .. ".")
+  for _, row in ipairs(list) do host.sample("nightshift_backlog_jobs", row.counts.waiting, "queue", row.queue) end
+  host.family("nightshift_limit_full", "1: the limit keeps all waiting jobs of the queue from starting.")
+  for _, row in ipairs(list) do host.sample("nightshift_limit_full", row.holds and 1 or 0, "queue", row.queue) end
   return true
 end
 
@@ -114,6 +133,7 @@ local function tell_figures(self)
   local ok
   ok, message, code = tell_unserved(self)
   if ok then ok, message, code = tell_pushed(self) end
+  if ok then ok, message, code = tell_limits(self) end
   if ok then ok, message, code = tell_scale(self) end
   if not ok then return nil, message, code end
   return server[1].version

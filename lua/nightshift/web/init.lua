@@ -17,8 +17,8 @@ local web = {}
 
 -- In the order of the navigation; the key behind "g" that leads there.
 local PAGES <const> = {
-  { "overview", "o" }, { "queues", "q" }, { "jobs", "j" }, { "job" }, { "schedules", "s" }, { "errors", "e" },
-  { "adopted", "a" }, { "hosts", "h" }, { "audit", "u" }, { "runs" },
+  { "overview", "o" }, { "queues", "q" }, { "jobs", "j" }, { "job" }, { "limits", "l" }, { "schedules", "s" },
+  { "errors", "e" }, { "adopted", "a" }, { "hosts", "h" }, { "audit", "u" }, { "runs" },
 }
 
 local HTML <const>, TEXT <const> = "text/html; charset=utf-8", "text/plain; charset=utf-8"

@@ -9,6 +9,7 @@ local admin = require "nightshift.source.admin"
 local chart = require "nightshift.web.chart"
 local hosts = require "nightshift.report.hosts"
 local layout = require "nightshift.web.layout"
+local limit = require "nightshift.limit"
 local memory_of = require("nightshift.web.hosts").memory_of
 local queues = require "nightshift.web.queues"
 local report = require "nightshift.report"
@@ -49,6 +50,26 @@ local function add_pauses(list, stats)
         link = "Its jobs", action = "/queues/resume", fields = { queue = row.name }, label = "Resume" }
     end
   end
+end
+
+--- Limits that keep all waiting jobs of their queue from starting. Gives the queues.
+local function add_full(list, stats, limits)
+  local held, paused = {}, {}
+  for _, row in ipairs(stats.queues) do paused[row.name] = row.paused or stats.paused.all end
+  for _, row in ipairs(limits) do
+    if row.holds and not paused[row.queue] then
+      held[row.queue] = true
+      local text = ("The queue '%s' has a full limit: %s."):format(row.queue, row.holds)
+      list[#list + 1] = { text = text, path = "/jobs", query = { queue = row.queue, state = "ready" },
+        link = "Its jobs", more = "/limits", more_query = { queue = row.queue }, more_link = "Its limit" }
+    end
+    if row.full then
+      local text = ("The backlog of '%s' is full: pushes are refused."):format(row.queue)
+      list[#list + 1] = { bad = true, text = text, path = "/limits", query = { queue = row.queue },
+        link = "Its limit" }
+    end
+  end
+  return held
 end
 
 --- Names that no host serves; or there is no host at all.
@@ -94,8 +115,8 @@ local function add_hosts(list, stats)
 end
 
 --- Ready jobs that have waited long, though nothing of the above says why.
-local function add_late(list, stats, live)
-  local unserved = {}
+local function add_late(list, stats, live, full)
+  local unserved = full
   for _, row in ipairs(stats.unserved) do unserved[row.queue] = true end
   for _, row in ipairs(stats.queues) do
     local held = row.paused or stats.paused.all or unserved[row.name] or live == 0
@@ -122,13 +143,14 @@ local function add_others(list, tables, schedules)
 end
 
 --- All that needs attention, the worst first.
-local function attention(stats, live, tables, schedules)
+local function attention(stats, live, tables, schedules, limits)
   local list, sorted = {}, {}
   add_others(list, tables, schedules)
   add_pauses(list, stats)
+  local full = add_full(list, stats, limits)
   add_unserved(list, stats, live)
   add_hosts(list, stats)
-  add_late(list, stats, live)
+  add_late(list, stats, live, full)
   for _, bad in ipairs { true, false } do
     for _, row in ipairs(list) do
       if (row.bad or false) == bad then sorted[#sorted + 1] = row end
@@ -205,6 +227,9 @@ local function load(context, request)
   if not tables then return nil, message, code end
   schedules, message, code = db._handle:execute("@report_schedules_failed", NAMED)
   if not schedules then return nil, message, code end
+  local limits
+  limits, message, code = limit.list(db._handle)
+  if not limits then return nil, message, code end
   local live = {}
   for _, row in ipairs(stats.holders) do
     if row.kind == "host" then
@@ -216,7 +241,7 @@ local function load(context, request)
   kinds, message, code = db:errors { since = "1h", look = LOOKED, limit = KINDS }
   if not kinds then return nil, message, code end
   return {
-    stats = stats, list = attention(stats, #live, tables, schedules), tiles = totals(stats), hosts = live,
+    stats = stats, list = attention(stats, #live, tables, schedules, limits), tiles = totals(stats), hosts = live,
     charts = draw(rows, span), spans = SPANS, span = span, rows = queues.rows, kinds = kinds,
     first_line = function(text) return layout.cut(text:match "[^\n]*", TEXT) end,
   }
@@ -229,6 +254,9 @@ local BODY <const> = [[
 <ul class="attention">
 # for _, row in ipairs(list) do
 <li class="$(row.bad and "is-bad" or "")"><p>$(row.text)</p>$(h.link(row.path, row.query, row.link))
+# if row.more then
+$(h.link(row.more, row.more_query, row.more_link))
+# end
 # if row.action then
 $(h.form(row.action, row.fields, row.label))
 # end

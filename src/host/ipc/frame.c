@@ -246,6 +246,7 @@ size_t nsh_begin_report(ns_buf *b, const nsh_report *r) {
   nsh_put_int(b, r->delay);
   nsh_put_int(b, r->go_on);
   nsh_put_int(b, r->most);
+  nsh_put_int(b, r->stop);
   nsh_put_bytes(b, r->result);
   nsh_put_bytes(b, r->error);
   nsh_put_bytes(b, r->state);
@@ -270,6 +271,7 @@ bool nsh_get_report(nsh_frame *f, nsh_report *r) {
   r->delay = nsh_get_int(f);
   r->go_on = nsh_get_int(f);
   r->most = nsh_get_int(f);
+  r->stop = nsh_get_int(f);
   r->result = nsh_get_bytes(f);
   r->error = nsh_get_bytes(f);
   r->state = nsh_get_bytes(f);

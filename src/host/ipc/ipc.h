@@ -142,6 +142,7 @@ typedef struct nsh_report {
   int64_t delay;      /* FAIL, AGAIN: µs; -1: the job's backoff */
   int64_t go_on;      /* WAIT, AGAIN: see ns_verdict */
   int64_t most;       /* WAIT, FAIL: see ns_verdict */
+  int64_t stop;       /* AGAIN: see ns_verdict */
   ns_bytes result, error, state, signal;
   bool leaves;      /* it takes no more jobs and is about to exit */
   size_t nchildren; /* follow one by one: nsh_get_child */

@@ -224,7 +224,7 @@ static bool read_verdict(nsh_exchange *m, const nsh_report *r, nsh_frame *f,
                          ns_verdict *v) {
   nsh_batch *batch = nsh_exchange_batch(m, r->nchildren);
   *v = (ns_verdict){.kind = r->kind, .delay = r->delay, .go_on = r->go_on,
-                    .most = r->most,
+                    .most = r->most, .stop = r->stop == 1 || r->stop == 2 ? (int)r->stop : 0,
                     .error = r->error};
   v->result = atomic_load(&m->away) ? nsh_batch_spill(batch, r->result)
                                     : nsh_batch_keep(batch, r->result);

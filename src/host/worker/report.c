@@ -71,6 +71,7 @@ static void report_verdict(lua_State *L) {
   r.delay = box->verdict.delay;
   r.go_on = box->verdict.go_on;
   r.most = box->verdict.most;
+  r.stop = box->verdict.stop;
   r.result = box->verdict.result;
   r.error = box->verdict.error;
   r.state = box->verdict.state;
