@@ -4,26 +4,11 @@ local nightshift = require "nightshift"
 local proc = require "spec.support.proc"
 
 describe("a limited queue", function()
-  local url, handle, q, limit
+  local url, handle, q
 
   with_database(function(opened, _, at)
     handle, url = opened, at
     q = handle:queue "api"
-    limit = function(_, l) -- by hand, until there is a verb for it
-      if not l then return handle:execute "UPDATE nightshift_limit SET lifted = TRUE" end
-      local g, r, none = l.group or {}, l.rate or {}, nightshift.null
-      local gr = g.rate or {}
-      local function us(v)
-        return v and math.floor((type(v) == "number" and v or tonumber(v:match "%d+")) * 1e6) or none
-      end
-      handle:execute "INSERT IGNORE INTO nightshift_queue (name, created) VALUES ('api', 1)"
-      assert(handle:execute([[INSERT INTO nightshift_limit (queue_id, running, rate, rate_span, rate_window,
-        group_running, group_rate, group_span, group_window, ordered, fair)
-        SELECT id, ?, ?, ?, ?, ?, ?, ?, ?, ?, ? FROM nightshift_queue WHERE name = 'api']],
-        l.running or none, r[1] or none, us(r[2]), r[3] and 1 or 0, g.running or none,
-        gr[1] or none, us(gr[2]), gr[3] and 1 or 0, g.ordered and 1 or 0, g.fair and 1 or 0))
-      return handle:execute "UPDATE nightshift_queue SET limited = TRUE"
-    end
   end)
 
   --- Pushes so many jobs of a group; their ids.
@@ -55,7 +40,7 @@ describe("a limited queue", function()
   end
 
   it("runs no more of a group at once than it may", function()
-    assert(limit(q, { group = { running = 2 } }))
+    assert(q:limit { group = { running = 2 } })
     push("a", 5)
     push("b", 1)
     push(nil, 3)
@@ -73,7 +58,7 @@ describe("a limited queue", function()
   end)
 
   it("runs no more of all its jobs at once than it may, whatever their groups", function()
-    assert(limit(q, { running = 3, group = { running = 2 } }))
+    assert(q:limit { running = 3, group = { running = 2 } })
     push("a", 3)
     push("b", 3)
     local jobs = q:claim_many(20)
@@ -83,13 +68,13 @@ describe("a limited queue", function()
   end)
 
   it("takes the best job that has a place first", function()
-    assert(limit(q, { group = { running = 1 } }))
+    assert(q:limit { group = { running = 1 } })
     local a, b = push("a", 2), push("b", 2, { priority = 150 })
     assert.same({ b[1], a[1] }, ids(q:claim_many(5)))
   end)
 
   it("gives the places of a program that was killed to others at once", function()
-    assert(limit(q, { group = { running = 1 } }))
+    assert(q:limit { group = { running = 1 } })
     push("a", 2)
     local other = proc.start { proc.lua, "-e", ([[
       assert(require "nightshift".open(%q):queue "api":claim())
@@ -110,7 +95,7 @@ describe("a limited queue", function()
   end)
 
   it("starts no more than a bucket has tokens, and later those that came back", function()
-    assert(limit(q, { rate = { 5, "1s" } }))
+    assert(q:limit { rate = { 5, "1s" } })
     push("a", 12)
     assert.equal(5, #q:claim_many(20))
     local began = nightshift.clock()
@@ -120,14 +105,14 @@ describe("a limited queue", function()
   end)
 
   it("counts the starts of a group by windows, when it is told to", function()
-    assert(limit(q, { group = { rate = { 2, 3600, "window" } } }))
+    assert(q:limit { group = { rate = { 2, 3600, "window" } } })
     push("a", 3)
     push("b", 1)
     assert.equal("a a b", groups(q:claim_many(20)))
   end)
 
   it("runs an ordered group one after the other, and a job that failed keeps its turn", function()
-    assert(limit(q, { group = { ordered = true } }))
+    assert(q:limit { group = { ordered = true } })
     local a, b = push("a", 3, { max_attempts = 2, backoff = 0.2 }), push("b", 1)
     local jobs = q:claim_many(20)
     assert.same({ a[1], b[1] }, ids(jobs))
@@ -143,15 +128,28 @@ describe("a limited queue", function()
   end)
 
   it("lets groups take turns, when it is to be fair", function()
-    assert(limit(q, { group = { fair = true } }))
+    assert(q:limit { group = { fair = true } })
     local a = push("a", 50)
     assert.same({ a[1] }, ids(q:claim_many(1)))
     local b = push("b", 2)
     assert.same({ b[1], a[2], b[2], a[3] }, ids(q:claim_many(4)))
   end)
 
+  it("starts nothing of a group that a job of it has stopped", function()
+    assert(q:limit { group = { running = 10 } })
+    push("a", 3)
+    push("b", 1)
+    local job = q:claim()
+    assert(job:again { retry_after = 30, stop = "group" })
+    assert.equal("b", groups(q:claim_many(5)))
+    push("b", 1)
+    assert(q:claim():again { retry_after = 30, stop = "queue" })
+    push("c", 1)
+    assert.equal(0, #q:claim_many(5))
+  end)
+
   it("forgets a waiting job that is cancelled, keeps one that is paused, moves one that is changed", function()
-    assert(limit(q, { group = { running = 1 } }))
+    assert(q:limit { group = { running = 1 } })
     local a = push("a", 5)
     local job = assert(q:claim())
     assert.equal(a[1], job.id)
@@ -173,7 +171,7 @@ describe("a limited queue", function()
   end)
 
   it("lists its waiting jobs as ready, and verbs on ready jobs find them", function()
-    assert(limit(q, { group = { running = 1 } }))
+    assert(q:limit { group = { running = 1 } })
     local a, b = push("a", 3), push("b", 2)
     assert.equal(2, #q:claim_many(5))
     local list = assert(handle:jobs { state = "ready", queue = "api" })
@@ -184,17 +182,17 @@ describe("a limited queue", function()
   end)
 
   it("has no limits any more when they are taken away", function()
-    assert(limit(q, { group = { running = 1, ordered = true } }))
+    assert(q:limit { group = { running = 1, ordered = true } })
     local a = push("a", 4)
     local job = assert(q:claim())
-    assert(limit(q, nil))
+    assert(q:limit(nil))
     assert.same({ a[2], a[3], a[4] }, ids(q:claim_many(5)))
     assert(job:ack())
     assert.equal(0, count "limit" + count "group" + count "backlog" + count "grant")
   end)
 
   it("has its waiting jobs somewhere: the audit finds nothing", function()
-    assert(limit(q, { group = { running = 1 } }))
+    assert(q:limit { group = { running = 1 } })
     push("a", 4)
     assert(q:claim())
     assert.equal(3, count "backlog")
@@ -205,7 +203,7 @@ describe("a limited queue", function()
   end)
 
   it("does not wait for a claim of another session", function()
-    assert(limit(q, { group = { running = 1 } }))
+    assert(q:limit { group = { running = 1 } })
     push("a", 2)
     push("b", 2)
     local other <close> = assert(nightshift.open(url))

@@ -57,6 +57,8 @@ static ns_status make_shares(ns_db *db, const ns_weighted_queue *queues, size_t 
       ns_claim_queue *s = ns_claim_queue_of(&db->claim.lanes, queues[i].queue_id);
       if (s == NULL)
         return ns_no_memory(err);
+      if (s->admission.limited && !queues[i].limited) /* rows have come back below them */
+        ns_claim_lanes_drop_floors_of(&db->claim.lanes, queues[i].queue_id);
       s->admission.limited = queues[i].limited;
       if (n == 1) /* there is nothing to do meanwhile */
         s->admission.rest_until = 0;
