@@ -1466,7 +1466,6 @@ function Job:db() end
 ---@class nightshift.Limit
 ---@field running integer? at most so many at once
 ---@field rate nightshift.Rate?
----@field backlog integer? pushes are refused when so many jobs wait
 ---@field group nightshift.GroupLimit? of each group
 
 ---@class nightshift.GroupLimit
@@ -1478,7 +1477,6 @@ function Job:db() end
 ---@class nightshift.LimitUse: nightshift.Limit
 ---@field queue string
 ---@field counts {running: integer, waiting: integer, groups: integer, full_groups: integer, capped: table<string, true>?}
----@field full boolean its backlog has reached its bound
 ---@field stopped number? none starts before
 ---@field due number? the next start, by the queue's rate
 ---@field lifted true? it ends, once its backlog has been moved

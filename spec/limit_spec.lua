@@ -47,17 +47,17 @@ describe("limits:", function()
     it("sets what q:limits and db:limits give back, and makes the queue", function()
       local q, queue = fresh_queue()
       assert.is_nil((q:limits()))
-      local given = { running = 100, rate = { 500, "1m" }, backlog = 1000,
+      local given = { running = 100, rate = { 500, "1m" },
         group = { running = 2, rate = { 10, 1, "window" }, ordered = true, fair = true } }
       assert.is_true(q:limit(given))
       local got = assert(q:limits())
       assert.same({ running = 0, waiting = 0, groups = 0, full_groups = 0 }, got.counts)
-      assert.same({ queue, 100, { 500, 60 }, 1000, false },
-        { got.queue, got.running, got.rate, got.backlog, got.full })
+      assert.same({ queue, 100, { 500, 60 } },
+        { got.queue, got.running, got.rate })
       assert.same({ running = 2, rate = { 10, 1, "window" }, ordered = true, fair = true }, got.group)
       assert.is_true(q:limit { running = 3 })
       got = assert(q:limits())
-      assert.same({ 3 }, { got.running, got.rate, got.backlog, got.group })
+      assert.same({ 3 }, { got.running, got.rate, got.group })
       local found
       for _, row in ipairs(assert(handle:limits())) do found = found or row.queue == queue end
       assert.is_true(found)
@@ -264,10 +264,10 @@ describe("limits:", function()
 
     it("set a limit, show it with its groups, and end it", function()
       local q, queue = fresh_queue()
-      local out = run(0, "limit", queue, "--running", "1", "--rate", "500/1m", "--backlog", "9", "--group-running", "2",
+      local out = run(0, "limit", queue, "--running", "1", "--rate", "500/1m", "--group-running", "2",
         "--group-rate", "10/1s", "--ordered", "--fair")
       assert.equal(queue
-        .. ": 1 running, 500/1m, backlog 9; each group: 2 running, 10/1s, ordered; groups take turns\n", out)
+        .. ": 1 running, 500/1m; each group: 2 running, 10/1s, ordered; groups take turns\n", out)
       run(0, "limit", queue, "--running", "1", "--rate", "5/1m", "--window")
       assert.same({ 5, 60, "window" }, q:limits().rate)
       assert(q:push_many { { "a" }, { "a" }, { "a" } })

@@ -17,7 +17,7 @@ local raise = options.raise
 local limit = {}
 
 local MOST_PLACES <const> = 1000000
-local MOST_STARTS <const> = 1000000000 -- of a rate, and jobs of a backlog
+local MOST_STARTS <const> = 1000000000 -- of a rate
 local LONGEST <const> = 31536000 * 1000000 -- µs of a rate: a year
 local MOVED <const> = 10000 -- jobs of a backlog that one change moves
 
@@ -64,7 +64,7 @@ local function group(value, what)
   return given, message
 end
 
-local LIMIT = { running = places, rate = rate, backlog = options.integer(1, MOST_STARTS), group = group }
+local LIMIT = { running = places, rate = rate, group = group }
 
 --- A limit as callers write it, checked.
 ---@param given table
@@ -79,9 +79,9 @@ function limit.read(given)
   if not set then return nil, message, code end
   local own = set.group or {}
   set.group = own
-  local some = set.running or set.rate or set.backlog or own.running or own.rate or own.ordered or own.fair
+  local some = set.running or set.rate or own.running or own.rate or own.ordered or own.fair
   if not some then
-    return nil, "limit: there is no limit in this table; give one of running, rate, backlog and group, or nil for none",
+    return nil, "limit: there is no limit in this table; give one of running, rate and group, or nil for none",
       "INVALID"
   end
   return set
@@ -116,7 +116,6 @@ function limit.text(set)
   local words, own = {}, {}
   if set.running then words[1] = ("%d running"):format(set.running) end
   add_rate(words, set.rate)
-  if set.backlog then words[#words + 1] = ("backlog %d"):format(set.backlog) end
   if set.group.running then own[1] = ("%d running"):format(set.group.running) end
   add_rate(own, set.group.rate)
   if set.group.ordered then own[#own + 1] = "ordered" end
@@ -192,13 +191,13 @@ local function put(handle, id, name, set)
   local n, span, window = values(set.rate)
   local group_n, group_span, group_window = values(own.rate)
   ok, message, code = ask(handle, "admin_limit_put", id, set.running or core.null, n, span, window,
-    set.backlog or core.null, own.running or core.null, group_n, group_span, group_window, flag(own.ordered),
+    core.null, own.running or core.null, group_n, group_span, group_window, flag(own.ordered),
     flag(own.fair), flag(old and same_rate(old, "", set.rate)))
   if ok and old then
     ok, message, code = ask(handle, "admin_limit_groups", flag(same_rate(old, "group_", own.rate)),
       flag(same_rate(old, "group_", own.rate)), flag(own.ordered), id)
   end
-  if ok then ok, message, code = ask(handle, "admin_limit_queue", flag(set.backlog), id) end
+  if ok then ok, message, code = ask(handle, "admin_limit_queue", id) end
   if ok then ok, message, code = ask(handle, "admin_limit_grants", id) end
   if not ok then return nil, message, code end
   return true
@@ -304,7 +303,7 @@ local function shown(row)
     ordered = row.ordered == 1 or nil, fair = row.fair == 1 or nil }
   return {
     queue = row.queue, running = row.places, rate = rate_of(row.rate, row.rate_span, row.rate_window),
-    backlog = row.backlog, group = next(own) and own or nil, counts = counts, full = row.is_full == 1,
+    group = next(own) and own or nil, counts = counts,
     stopped = row.stopped > row.now and row.stopped / 1000000 or nil, due = due and due / 1000000,
     lifted = row.lifted == 1 or nil,
     holds = counts.waiting > 0 and held_by(row, counts) or nil,

@@ -211,7 +211,7 @@ describe("a command that looks, or changes what is there,", function()
     update = { "1", "--priority", "5" }, ["run-now"] = { "1" }, reprioritise = { "1", "5" },
     move = { "q", "--queue", "r" }, signal = { "1", "1" }, deadline = { "1", "1h" }, status = {}, pause = { "q" },
     resume = { "q" }, ["remove-queue"] = { "q" }, tune = { "--host", "1", "--workers", "1" }, rescue = {},
-    schedules = {}, limit = { "q", "--off" }, limits = {},
+    schedules = {}, limit = { "q", "--off" }, limits = {}, scale = {},
     adopt = { "map.lua" }, health = {}, audit = {}, top = {}, web = { "--listen", "127.0.0.1:0" },
   }
   local TELLS <const> = { doctor = true, health = true } -- by 1, as what they have found
@@ -802,6 +802,7 @@ describe("in words", function()
     try(0, { "schedules" }, "^no schedules; handlers declare them")
     try(0, { "retain", "mail", "--done", "1d" }, "^QUEUE +DONE .*\nall .*\nmail +1d0h ")
     try(0, { "retention" }, "^QUEUE +DONE .*\nall .*\nmail +1d0h ")
+    try(0, { "scale" }, "^QUEUE ")
     try(0, { "limits" }, "^no queue has a limit; `nightshift limit QUEUE")
     try(0, { "limit", "mail", "--running", "2" }, "^mail: 2 running\n$")
     try(0, { "limits" }, "^QUEUE +RUNNING +WAITING +GROUPS +LIMIT *\nmail +0/2 +0 +0 +2 running *\n$")

@@ -163,9 +163,8 @@ ON DUPLICATE KEY UPDATE next_at = IF(VALUES(used), next_at, 0),
   fair = VALUES(fair), lifted = FALSE
 
 -- name: admin_limit_queue
--- Params: whether its backlog is bounded, queue. Key: PRIMARY of queue.
-UPDATE nightshift_queue SET limited = TRUE, `full` = IF(?, `full`, FALSE), removed = FALSE
-WHERE id = ?
+-- Params: queue. Key: PRIMARY of queue.
+UPDATE nightshift_queue SET limited = TRUE, removed = FALSE WHERE id = ?
 
 -- name: admin_link
 -- Params: parent, child. Key: PRIMARY of child, by its parent. No locks. The child's place.

@@ -24,7 +24,6 @@ function limits.define(parser)
   set:option("--running", "At most so many at once. Default: any number."):argname "N":convert(context.integer)
   set:option("--rate", 'So many starts in that time: "500/1m". Default: any number.'):argname "N/TIME"
   set:flag("--window", "Rates count in fixed windows. Default: by a bucket that fills up all the time.")
-  set:option("--backlog", "Refuse pushes when so many jobs wait. Default: never."):argname "N":convert(context.integer)
   set:option("--group-running", "At most so many at once of each group (push --group). Default: any number.")
     :argname "N":convert(context.integer)
   set:option("--group-rate", "So many starts of each group in that time. Default: any number."):argname "N/TIME"
@@ -49,7 +48,7 @@ local function rate(text, what, window)
   return { math.tointeger(tonumber(n)), span, window and "window" or nil }
 end
 
-local SETTINGS <const> = { "running", "rate", "window", "backlog", "group_running", "group_rate", "ordered", "fair" }
+local SETTINGS <const> = { "running", "rate", "window", "group_running", "group_rate", "ordered", "fair" }
 
 --- The limit that the options say; nil: none.
 local function wanted(args)
@@ -65,7 +64,7 @@ local function wanted(args)
   if not some then context.fail(context.USAGE, "give a limit, like --running 10; or --off") end
   local own = { running = args.group_running, ordered = args.ordered, fair = args.fair,
     rate = args.group_rate and rate(args.group_rate, "--group-rate", args.window) }
-  local given = { running = args.running, backlog = args.backlog, group = next(own) and own or nil,
+  local given = { running = args.running, group = next(own) and own or nil,
     rate = args.rate and rate(args.rate, "--rate", args.window) }
   local _, message = limit.read(given)
   if message then context.fail(context.USAGE, "%s", message) end
@@ -86,7 +85,7 @@ local function words(row)
     return list and { n = list[1], span = math.floor(list[2] * 1000000 + 0.5), window = list[3] ~= nil }
   end
   local own = row.group or {}
-  return limit.text { running = row.running, rate = numbers(row.rate), backlog = row.backlog,
+  return limit.text { running = row.running, rate = numbers(row.rate),
     group = { running = own.running, rate = numbers(own.rate), ordered = own.ordered, fair = own.fair } }
 end
 
@@ -125,7 +124,6 @@ end
 local function remark(row, now)
   local list = {}
   if row.lifted then list[1] = "ends" end
-  if row.full then list[#list + 1] = "its backlog is full" end
   if row.holds then list[#list + 1] = row.holds end
   if row.stopped and not row.holds then list[#list + 1] = "stopped for " .. units.span(row.stopped - now) end
   return table.concat(list, ", ")
