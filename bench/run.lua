@@ -17,7 +17,7 @@ local stage = require "bench.lib.stage"
 -- In this order.
 local QUESTIONS = {
   "push", "claim", "handles", "work", "latency", "idle", "workers", "memory", "volume", "looking", "pages", "purge",
-  "prune", "parked", "large", "flows", "adopted", "capacity", "distance",
+  "prune", "parked", "large", "flows", "adopted", "capacity", "distance", "limits",
 }
 
 -- The files with several of them; each other one is a file of its own name.

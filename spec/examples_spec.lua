@@ -746,3 +746,30 @@ describe("the rock", function()
     assert.is_truthy(text:find("done\t42\n", 1, true), text)
   end)
 end)
+
+-- The commands of examples/README.md, as they stand there.
+describe("the example of three tenants", function()
+  it("calls an API for each no faster than it takes, and lets no tenant wait for another", function()
+    local file <close> = assert(io.open "examples/README.md")
+    local commands = assert(file:read("a"):match "\n## tenants: .-\n```sh\n(.-)\n```")
+    local calls = fixture.dir() .. "/calls.txt"
+    commands = commands:gsub("calls%.txt", calls):gsub("build/bin/nightshift", proc.program)
+    local exit, out, err = proc.run { "sh", "-e", "-c", commands, env = { NIGHTSHIFT_URL = db.fresh() } }
+    assert.equal(0, exit, out .. err)
+    local starts, first = {}, nil
+    for line in io.lines(calls) do
+      local tenant, at = line:match "^(%a) ([%d.]+)$"
+      first = first or tonumber(at)
+      local list = starts[tenant] or {}
+      starts[tenant] = list
+      list[#list + 1] = tonumber(at)
+    end
+    for _, tenant in ipairs { "a", "b", "c" } do
+      local list = starts[tenant]
+      assert.equal(10, #list)
+      table.sort(list)
+      assert.is_true(list[1] - first < proc.limit(0.5), tenant) -- its turn came at once
+      assert.is_true(list[10] - list[1] > 0.75, tenant) -- five by the bucket, five more of one second
+    end
+  end)
+end)

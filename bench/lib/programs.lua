@@ -105,7 +105,8 @@ end
 -- can. And a reader that keeps the server from purging them.
 local tables = {}
 
-local HOT = { "job", "ready", "lease", "finished", "scheduled", "edge", "child", "met", "attempt" }
+local HOT = { "job", "ready", "lease", "finished", "scheduled", "edge", "child", "met", "attempt",
+  "limit", "group", "backlog", "grant" }
 local CHUNK = 200000 -- rows of one statement
 local NOW = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
 local PAYLOAD = '"' .. ("x"):rep(98) .. '"' -- 100 bytes with its quotes
@@ -125,6 +126,7 @@ function tables.now(db) return tables.ask(db, "SELECT " .. NOW .. " AS n") end
 --- Leaves no job, live or ended.
 function tables.empty(db)
   for _, name in ipairs(HOT) do assert(db:execute("TRUNCATE nightshift_" .. name)) end
+  assert(db:execute "UPDATE nightshift_queue SET limited = FALSE WHERE limited")
 end
 
 --- Takes so many ids, which no other caller gets; gives the first.

@@ -1,5 +1,7 @@
 -- Limits of queues and of groups, from a claim's side: places, rates, order, turns.
 
+local sleep = require "nightshift.core".sleep
+local host = require "spec.support.host"
 local nightshift = require "nightshift"
 local proc = require "spec.support.proc"
 
@@ -191,15 +193,23 @@ describe("a limited queue", function()
     assert.equal(0, count "limit" + count "group" + count "backlog" + count "grant")
   end)
 
-  it("has its waiting jobs somewhere: the audit finds nothing", function()
+  it("has its waiting jobs somewhere: only one that has lost its row is put back", function()
     assert(q:limit { group = { running = 1 } })
-    push("a", 4)
-    assert(q:claim())
+    local a = push("a", 4)
+    local job = assert(q:claim())
     assert.equal(3, count "backlog")
-    local core = handle._handle or handle
-    for _ = 1, 40 do if core.audit then core:audit() end end
-    assert.equal(0, count "mended")
-    assert.equal(1, count "ready") -- the sentinel of its lane
+    assert(handle:execute("DELETE FROM nightshift_backlog WHERE job_id = ?", a[2]))
+    assert(handle:execute "INSERT INTO nightshift_meta VALUES ('mend_every', '200000')")
+    local h = host.start(url, "return {}", { "--queues", "other", "--workers", "1" })
+    eventually(function() return count "mended" == 1 end, 90)
+    host.stop(h)
+    assert.same({ { n = 1 } }, handle:execute "SELECT SUM(n) AS n FROM nightshift_mended")
+    for _ = 1, 3 do
+      assert(job:ack())
+      job = assert(q:claim())
+    end
+    assert(job:ack())
+    assert.equal(0, count "job")
   end)
 
   it("does not wait for a claim of another session", function()
@@ -215,5 +225,125 @@ describe("a limited queue", function()
       return true
     end))
     assert(other:queue("api"):claim { wait = 5 })
+  end)
+end)
+
+-- Two hosts, one of which is killed again and again, while jobs come, are cancelled, paused and
+-- changed, and limits change. NIGHTSHIFT_LONG: a minute of it.
+describe("limits under faults", function()
+  local SECONDS <const> = os.getenv "NIGHTSHIFT_LONG" and 60 or 5
+  local MOST <const>, MOST_OF_GROUP <const> = 5, 3 -- of all limits that are set
+  local SCRIPT <const> = [[
+    local sleep = require "nightshift.core".sleep
+    return { call = { backoff = 0.05, max_attempts = 3, max_crashes = 100, run = function(job)
+      local file <close> = assert(io.open(%q, "a"))
+      assert(file:write(job.group, " ", job.payload, "\n"))
+      file:close()
+      sleep(0.003)
+      if job.payload %% 9 == 0 then error "no" end
+    end } }]]
+
+  --- The starts of each group, as their numbers.
+  local function starts_of(path)
+    local starts = {}
+    for line in io.lines(path) do
+      local group, number = line:match "^(%a) (%d+)$"
+      starts[group] = starts[group] or {}
+      table.insert(starts[group], tonumber(number))
+    end
+    return starts
+  end
+
+  --- Places by group that count, and in all.
+  local function places(handle)
+    local all = 0
+    for _, row in ipairs(assert(handle:execute([[SELECT g.group_key, COUNT(*) AS n FROM nightshift_grant g
+        JOIN nightshift_lease l ON l.id = g.lease GROUP BY g.group_key]]))) do
+      assert.is_true(row.n <= MOST_OF_GROUP, row.group_key)
+      all = all + row.n
+    end
+    assert.is_true(all <= MOST)
+    return all
+  end
+
+  local url, handle, q
+  with_database(function(opened, _, at)
+    handle, url = opened, at
+    q = handle:queue "api"
+  end)
+
+  --- Does one thing to some job, whatever comes of it.
+  local function meddle(random, n)
+    local list = assert(handle:jobs { queue = "api", limit = 20 })
+    local job = list[1] and list[random(#list)]
+    if random(3) > 1 or not job then
+      n = n + 1
+      assert(q:push("call", n, { group = ("abc"):sub(random(3)):sub(1, 1), priority = random(99, 101) }))
+    else
+      local verbs = {
+        function() return handle:cancel(job.id) end,
+        function() return handle:pause(job.id) end,
+        function() return handle:resume(job.id) end,
+        function() return handle:update(job.id, { priority = random(90, 110) }) end,
+        function() return handle:update(job.id, { group = ("abc"):sub(random(3)):sub(1, 1) }) end,
+      }
+      verbs[random(#verbs)]()
+    end
+    return n
+  end
+
+  local function all_end()
+    for _, job in ipairs(assert(handle:jobs { queue = "api", limit = 10000 })) do handle:resume(job.id) end
+    eventually(function() return #assert(handle:jobs { queue = "api", limit = 1 }) == 0 end, 60)
+    assert.equal(0, places(handle))
+    assert.same({ { n = 0 } }, handle:execute "SELECT COUNT(*) AS n FROM nightshift_mended")
+  end
+
+  it("no place is lost or given twice, and no job is nowhere", function()
+    local path = fixture.dir() .. "/starts"
+    local script, seed, n = SCRIPT:format(path), os.time(), 0
+    local random = math.random
+    math.randomseed(seed)
+    assert(q:limit { running = MOST, group = { running = MOST_OF_GROUP } })
+    local stays, dies = host.start(url, script, { "--workers", "4" }), host.start(url, script, { "--workers", "4" })
+    local until_when, kill_at = nightshift.clock() + SECONDS, nightshift.clock() + 1
+    while nightshift.clock() < until_when do
+      n = meddle(random, n)
+      places(handle)
+      if random(40) == 1 then
+        assert(q:limit { running = random(2, MOST),
+          group = { running = random(1, MOST_OF_GROUP), fair = random(2) == 1 } })
+      end
+      if nightshift.clock() > kill_at then
+        dies:signal "KILL"
+        dies:wait()
+        dies, kill_at = host.start(url, script, { "--workers", "4" }), nightshift.clock() + 1
+      end
+    end
+    all_end()
+    host.stop(stays)
+    host.stop(dies)
+    assert.is_true(n > 50, n)
+  end)
+
+  it("no job of an ordered group starts before the one before it has ended", function()
+    local path = fixture.dir() .. "/starts"
+    local script = SCRIPT:format(path)
+    assert(q:limit { group = { ordered = true } })
+    for i = 1, 120 do assert(q:push("call", i, { group = ("abc"):sub(i % 3 + 1, i % 3 + 1) })) end
+    local stays, dies = host.start(url, script, { "--workers", "3" }), host.start(url, script, { "--workers", "3" })
+    for _ = 1, 2 do
+      sleep(0.5)
+      dies:signal "KILL"
+      dies:wait()
+      dies = host.start(url, script, { "--workers", "3" })
+    end
+    all_end()
+    host.stop(stays)
+    host.stop(dies)
+    for group, list in pairs(starts_of(path)) do
+      for i = 2, #list do assert.is_true(list[i] >= list[i - 1], group .. " " .. table.concat(list, " ")) end
+      assert.is_true(#list >= 40, group)
+    end
   end)
 end)
