@@ -61,8 +61,10 @@ ns_status ns_admission_run(ns_db *db, ns_admission_memory *m, const ns_admission
   ns_status st;
   *s = NULL;
   *lifted = false;
-  if (ns_mono_us() < m->rest_until)
+  if (ns_mono_us() < m->rest_until) {
+    m->again_at = m->rest_until; /* what the claimer was woken for may have freed a place */
     return NS_OK;
+  }
   if ((st = ns_admission_lock(db, c->queue_id, &a, err)) != NS_OK)
     return st;
   if (!a.locked) {

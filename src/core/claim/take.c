@@ -477,12 +477,13 @@ static void drop_floors(ns_db *db) {
 static void lost(ns_db *db) {
   db->ahead = 0;
   db->claim.admission.number = 0; /* the lock went with the session */
+  db->claim.reserved = 0;         /* another server may give the same id */
   drop_floors(db);
 }
 
 static void forked(ns_db *db) {
   ns_claim_leases_free(&db->claim.leases);
-  db->claim.unread = db->claim.in_doubt = 0;
+  db->claim.unread = db->claim.in_doubt = db->claim.reserved = 0;
   db->claim.nexpired = 0;
 }
 
