@@ -1,7 +1,7 @@
--- Limited queues. The rate of no-op jobs of a queue without limits: alone, and beside a limited queue
--- with 1,000 groups that have all started what they may. Then the claims of a queue with a group for
--- each of its jobs, and the time to the start of one tenant's job beside another one's backlog.
--- Prints a JSON line.
+-- Limited queues. It measures the rate of no-op jobs of a queue without limits, alone, and beside
+-- 1,000 limited groups. These have started what they may. Then it is the claims of a queue with a
+-- group for each of its jobs. Last comes the time to the start of a tenant's job beside another
+-- tenant's backlog. Prints a JSON line.
 --   lua5.4 bench/questions/limits.lua URL BUILD WHAT JOBS
 -- WHAT: alone, beside, groups or fair.
 local nightshift = require "nightshift"

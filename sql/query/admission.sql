@@ -158,7 +158,7 @@ BEGIN NOT ATOMIC
   DECLARE v_looks INT DEFAULT v_want + 100;
   DECLARE v_now BIGINT DEFAULT {now};
   DECLARE v_in, v_again, v_until, v_step, v_block, v_places BIGINT;
-  DECLARE v_out MEDIUMTEXT DEFAULT '';
+  DECLARE v_out MEDIUMTEXT {bytes} DEFAULT '';
   DECLARE v_n, v_taken BIGINT DEFAULT 0;
   DECLARE l_running, l_rate, l_span, l_next, l_used, l_stopped BIGINT;
   DECLARE l_g_running, l_g_rate, l_g_span BIGINT;
