@@ -69,16 +69,19 @@ BEGIN NOT ATOMIC
     JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id AND j.run = v.run
     LEFT JOIN nightshift_backlog b FORCE INDEX (PRIMARY)
       ON b.queue_id = v.queue_id AND b.group_key = COALESCE(j.group_key, '')
-      AND b.rank = IF(v_ordered, 0, v.rank) AND b.ready_at IN (0, v.ready_at) AND b.job_id = v.id
-    WHERE b.job_id IS NULL;
+      AND b.rank = IF(v_ordered, 0, v.rank) AND b.ready_at = v.ready_at AND b.job_id = v.id
+    LEFT JOIN nightshift_backlog h FORCE INDEX (PRIMARY)
+      ON h.queue_id = v.queue_id AND h.group_key = COALESCE(j.group_key, '')
+      AND h.rank = 0 AND h.ready_at = 0 AND h.job_id = v.id
+    WHERE b.job_id IS NULL AND h.job_id IS NULL;
   END IF;
   INSERT INTO nightshift_group (queue_id, group_key, rank, ready_at, job_id)
-  SELECT STRAIGHT_JOIN b.queue_id, b.group_key, b.rank, b.ready_at, b.job_id
+  SELECT STRAIGHT_JOIN v.queue_id, COALESCE(j.group_key, ''), IF(v_ordered, 0, v.rank),
+    IF(g.head = v.id, 0, v.ready_at), v.id
   FROM JSON_TABLE(v_rows, {ready_rows}) v
   JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id AND j.run = v.run
-  JOIN nightshift_backlog b FORCE INDEX (PRIMARY) ON b.queue_id = v.queue_id
-    AND b.group_key = COALESCE(j.group_key, '') AND b.rank = IF(v_ordered, 0, v.rank)
-    AND b.ready_at IN (0, v.ready_at) AND b.job_id = v.id
+  LEFT JOIN nightshift_group g FORCE INDEX (PRIMARY)
+    ON g.queue_id = v.queue_id AND g.group_key = COALESCE(j.group_key, '')
   ON DUPLICATE KEY UPDATE blocked = 0,
     job_id = IF(nightshift_group.job_id = 0 OR VALUES(rank) < nightshift_group.rank
       OR VALUES(rank) = nightshift_group.rank AND (VALUES(ready_at) < nightshift_group.ready_at
