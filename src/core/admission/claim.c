@@ -13,9 +13,9 @@
 #define MOVE_MOST 1000
 #define MOVE_LEAST 50
 #define MOVE_FIRST 250
-#define MOVE_TIME INT64_C(5000)      /* µs that a move may take */
+#define MOVE_TIME INT64_C(3000)      /* µs that a move may take */
 #define LOCKED_AGAIN INT64_C(2000)   /* µs: another claim admits */
-#define REST INT64_C(3000)           /* ... nothing could start; other queues have jobs */
+#define REST INT64_C(15000)          /* ... nothing could start; other queues have jobs */
 #define FALLBACK NS_SECOND           /* ... a place is to become free, which a ring tells of */
 #define DRAIN_AHEAD (60 * NS_SECOND) /* a host that drains waits for starts so far ahead */
 
