@@ -71,6 +71,9 @@ local HANDLERS = [[return {
 }]]
 
 function verbs.worker(place)
+  -- A round before may have ended in the middle of a limit; a host would try to go by it for ever.
+  db.sql([[DELETE FROM nightshift_limit; DELETE FROM nightshift_backlog;
+    UPDATE nightshift_queue SET limited = FALSE]], place.name)
   local h <close> = assert(nightshift.open(place.url))
   assert(h._handle:ring()) -- first: without these two all goes on, only later
   assert(h._handle:execute("@listen_nudge", 0, 0))

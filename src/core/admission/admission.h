@@ -22,6 +22,8 @@ typedef struct ns_admission_memory {
   size_t move_most;   /* rows that are moved there at once; 0: not known */
   int64_t again_at;   /* when another job may start; 0: that is not known */
   int64_t rest_until; /* no look before, as nothing could start */
+  bool starts;         /* it is known when another may start */
+  int64_t admitted_at; /* when the last one was admitted, or the first look; 0: none yet */
   size_t moved;       /* rows, by the claim under way; */
   bool more;          /* ... and there may be more in ready */
 } ns_admission_memory;
@@ -52,7 +54,7 @@ void ns_admission_learn(ns_admission_memory *m, int64_t in, bool backlog, bool m
 /* 'in' (µs, -1: any time), or less: when a job of this queue may start. */
 int64_t ns_admission_next(const ns_admission_memory *m, int64_t in);
 
-/* Will jobs of its backlog start within a minute? */
+/* Will jobs of its backlog start within a minute, as others did a minute ago at most? */
 bool ns_admission_waits(const ns_admission_memory *m);
 
 /* ------------------------------------------- its statements: admission.c */

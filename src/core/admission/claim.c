@@ -17,7 +17,7 @@
 #define LOCKED_AGAIN INT64_C(2000)   /* µs: another claim admits */
 #define REST INT64_C(15000)          /* ... nothing could start; other queues have jobs */
 #define FALLBACK NS_SECOND           /* ... a place is to become free, which a ring tells of */
-#define DRAIN_AHEAD (60 * NS_SECOND) /* a host that drains waits for starts so far ahead */
+#define DRAIN_AHEAD (60 * NS_SECOND) /* a host that drains waits so long from start to start */
 
 /* So many rows are moved in the time that a move may take. */
 static void learn_pace(ns_admission_memory *m, size_t n, int64_t took) {
@@ -51,7 +51,7 @@ static ns_status lift(ns_db *db, const ns_admission *a, ns_admission_memory *m, 
   bool more = false;
   ns_status st = ns_admission_lift(db, a, MOVE_MOST, &more, err);
   m->again_at = more ? ns_mono_us() : 0;
-  m->backlog = more;
+  m->backlog = m->starts = more;
   return st;
 }
 
@@ -81,6 +81,9 @@ ns_status ns_admission_run(ns_db *db, ns_admission_memory *m, const ns_admission
 void ns_admission_learn(ns_admission_memory *m, int64_t in, bool backlog, bool more, bool none) {
   int64_t now = ns_mono_us();
   m->backlog = backlog;
+  m->starts = backlog && (in >= 0 || more || m->more);
+  if (!none || m->admitted_at == 0)
+    m->admitted_at = now;
   if (more || m->more)
     in = 0;
   else if (backlog && in < 0)
@@ -98,6 +101,6 @@ int64_t ns_admission_next(const ns_admission_memory *m, int64_t in) {
 }
 
 bool ns_admission_waits(const ns_admission_memory *m) {
-  return m->limited && m->backlog && m->again_at != 0 &&
-         m->again_at - ns_mono_us() <= DRAIN_AHEAD;
+  return m->limited && m->starts && m->again_at - ns_mono_us() <= DRAIN_AHEAD &&
+         ns_mono_us() - m->admitted_at <= DRAIN_AHEAD;
 }
