@@ -496,7 +496,7 @@ describe("slow readers:", function()
 
   --- Five tries: the machine may be slow for a moment, while a reader is slow all along.
   local function is_quick()
-    for _ = 1, 5 do if latency() < proc.limit(0.3) then return true end end
+    for _ = 1, 5 do if latency() < proc.limit(1) then return true end end
   end
 
   local function count(text, pattern)
