@@ -212,6 +212,17 @@ describe("a limited queue", function()
     assert.equal(0, count "job")
   end)
 
+  it("is drained at its rate, and does not hold up a drain that cannot run what waits in it", function()
+    assert(q:limit { rate = { 2, "1s" } })
+    push("a", 4)
+    local script = "return { call = function() end }"
+    assert.equal(0, (host.drain(url, script)))
+    assert.equal(0, count "job")
+    assert(q:push("unserved", 1))
+    assert.equal(3, (host.drain(url, script)))
+    assert.equal(1, count "job")
+  end)
+
   it("does not wait for a claim of another session", function()
     assert(q:limit { group = { running = 1 } })
     push("a", 2)

@@ -25,7 +25,7 @@ BEGIN NOT ATOMIC
     DELETE FROM nightshift_grant WHERE queue_id = v_queue;
     DELETE FROM nightshift_group WHERE queue_id = v_queue;
     DELETE FROM nightshift_limit WHERE queue_id = v_queue;
-    UPDATE nightshift_queue SET limited = FALSE, `full` = FALSE WHERE id = v_queue;
+    UPDATE nightshift_queue SET limited = FALSE WHERE id = v_queue;
   END IF;
   SELECT v_more;
 END

@@ -578,8 +578,8 @@ SELECT v.*,
             WHERE x.queue_id = g.queue_id AND x.group_key = g.group_key)
           >= IF(v.ordered, 1, v.group_running)))) AS full_groups
 FROM (SELECT q.name AS queue, l.queue_id, l.running AS places, l.rate, l.rate_span, l.rate_window,
-    l.backlog, l.group_running, l.group_rate, l.group_span, l.group_window, l.ordered, l.fair,
-    l.next_at, l.used, l.stopped, l.lifted, q.`full` AS is_full, {now} AS now,
+    l.group_running, l.group_rate, l.group_span, l.group_window, l.ordered, l.fair,
+    l.next_at, l.used, l.stopped, l.lifted, {now} AS now,
     (SELECT 1 FROM nightshift_backlog b FORCE INDEX (PRIMARY) WHERE b.queue_id = l.queue_id
      ORDER BY b.queue_id, b.group_key LIMIT 1 OFFSET 10000) IS NOT NULL AS many,
     (SELECT 1 FROM nightshift_ready r FORCE INDEX (PRIMARY) WHERE r.queue_id = l.queue_id

@@ -20,14 +20,13 @@ CREATE SEQUENCE nightshift_id START WITH 1 INCREMENT BY 1 CACHE 1000 ENGINE=Inno
 -- name: create_queue
 -- A named line of jobs. removed: nobody needs it; until a job is pushed to it, it is not shown. Its
 -- row stays, since the history and open handles have its id. limited: claims of it go by its row of
--- nightshift_limit. full: its backlog has reached its bound, so pushes are refused.
+-- nightshift_limit.
 CREATE TABLE nightshift_queue (
   id INT NOT NULL AUTO_INCREMENT PRIMARY KEY,
   name VARCHAR(64) NOT NULL,
   paused BOOLEAN NOT NULL DEFAULT FALSE,
   removed BOOLEAN NOT NULL DEFAULT FALSE,
   limited BOOLEAN NOT NULL DEFAULT FALSE,
-  `full` BOOLEAN NOT NULL DEFAULT FALSE,
   created BIGINT NOT NULL,
   UNIQUE KEY name (name),
   CONSTRAINT queue_name_length CHECK (LENGTH(name) BETWEEN 1 AND 64),
@@ -479,7 +478,7 @@ CREATE TABLE nightshift_on_dead (
 -- What a queue's jobs may do at once and in a time; its claims go through admission. A claim that
 -- admits has the row locked, so there is one at a time. running: places for its jobs. rate: so many
 -- starts in rate_span µs; rate_window: counted in fixed windows, else by a bucket of so many tokens.
--- backlog: how many jobs may wait before pushes are refused. group_…: the same for each group.
+-- group_…: the same for each group.
 -- ordered: a group's jobs run one after the other; fair: groups take turns. NULL: no such limit.
 -- next_at: of a bucket, when all of its tokens are there again; of a window, its begin; used: its
 -- starts so far. stopped: none starts before; 0: it is not stopped. lifted: its jobs are on their
@@ -490,7 +489,6 @@ CREATE TABLE nightshift_limit (
   rate INT UNSIGNED NULL,
   rate_span BIGINT NULL,
   rate_window BOOLEAN NOT NULL DEFAULT FALSE,
-  backlog BIGINT NULL,
   group_running INT UNSIGNED NULL,
   group_rate INT UNSIGNED NULL,
   group_span BIGINT NULL,

@@ -71,7 +71,7 @@ local ROLES = {
       { "nightshift_past_holder", "INSERT" },
       { "nightshift_pause", "SELECT" },
       { "nightshift_paused_name", "SELECT" },
-      { "nightshift_queue", "SELECT, INSERT, UPDATE(removed, limited, full)" },
+      { "nightshift_queue", "SELECT, INSERT, UPDATE(removed, limited)" },
       { "nightshift_ready", "SELECT, INSERT, DELETE" },
       { "nightshift_running", "SELECT, INSERT, UPDATE, DELETE" },
       { "nightshift_schedule", "SELECT, INSERT, UPDATE, DELETE" },
