@@ -125,6 +125,18 @@ function limit.text(set)
   return table.concat(parts, "; ")
 end
 
+--- The limit of a row of `list`, in words.
+---@param row table
+---@return string
+function limit.words(row)
+  local function numbers(list)
+    return list and { n = list[1], span = math.floor(list[2] * 1000000 + 0.5), window = list[3] ~= nil }
+  end
+  local own = row.group or {}
+  return limit.text { running = row.running, rate = numbers(row.rate),
+    group = { running = own.running, rate = numbers(own.rate), ordered = own.ordered, fair = own.fair } }
+end
+
 -- ----------------------------------------------------------------------- setting
 
 --- The rows of a statement; trouble is nil, a message and a code.
@@ -191,7 +203,7 @@ local function put(handle, id, name, set)
   local n, span, window = values(set.rate)
   local group_n, group_span, group_window = values(own.rate)
   ok, message, code = ask(handle, "admin_limit_put", id, set.running or core.null, n, span, window,
-    core.null, own.running or core.null, group_n, group_span, group_window, flag(own.ordered),
+    own.running or core.null, group_n, group_span, group_window, flag(own.ordered),
     flag(own.fair), flag(old and same_rate(old, "", set.rate)))
   if ok and old then
     ok, message, code = ask(handle, "admin_limit_groups", flag(same_rate(old, "group_", own.rate)),

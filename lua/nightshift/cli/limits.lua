@@ -80,15 +80,6 @@ end
 
 local plain = limits.plain
 
-local function words(row)
-  local function numbers(list)
-    return list and { n = list[1], span = math.floor(list[2] * 1000000 + 0.5), window = list[3] ~= nil }
-  end
-  local own = row.group or {}
-  return limit.text { running = row.running, rate = numbers(row.rate),
-    group = { running = own.running, rate = numbers(own.rate), ordered = own.ordered, fair = own.fair } }
-end
-
 function limits.commands.limit(args)
   context.check_name("queue name", args.queue, options.MAX_QUEUE)
   local given = wanted(args)
@@ -106,7 +97,7 @@ function limits.commands.limit(args)
   elseif row.lifted then
     output.line(("%s: the limit ends; its backlog is on its way back"):format(args.queue))
   else
-    output.line(("%s: %s"):format(args.queue, words(row)))
+    output.line(("%s: %s"):format(args.queue, limit.words(row)))
   end
   if near and given then context.complain("there was no queue '%s' before%s", args.queue, context.tip(near)) end
 end
@@ -135,7 +126,7 @@ local function columns(now)
     { title = "RUNNING", get = used, right = true },
     { title = "WAITING", get = function(row) return count(row, "waiting") end, right = true },
     { title = "GROUPS", get = function(row) return count(row, "groups") end, right = true },
-    { title = "LIMIT", get = words },
+    { title = "LIMIT", get = limit.words },
     { title = "", get = function(row) return remark(row, now) end, colour = function() return "yellow" end },
   }
 end

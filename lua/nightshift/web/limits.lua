@@ -24,22 +24,13 @@ local function fields_of(row)
     window = row.rate and row.rate[3] or own.rate and own.rate[3] }
 end
 
-local function words_of(row)
-  local function rate(list)
-    return list and { n = list[1], span = math.floor(list[2] * 1000000 + 0.5), window = list[3] ~= nil }
-  end
-  local own = row.group or {}
-  return limit.text { running = row.running, rate = rate(row.rate),
-    group = { running = own.running, rate = rate(own.rate), ordered = own.ordered, fair = own.fair } }
-end
-
 local function load(context, request)
   local rows, message, code = limit.list(context.db._handle)
   if not rows then return nil, message, code end
   local queue, groups, own = request.query.queue, {}, nil
   if queue == "" then queue = nil end
   for _, row in ipairs(rows) do
-    row.words = words_of(row)
+    row.words = limit.words(row)
     if row.queue == queue then own = row end
   end
   if own then
