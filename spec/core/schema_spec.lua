@@ -116,7 +116,7 @@ end)
 -- version. So no migration made it again, and the doctor said to grant what was not there.
 describe("migrate, with tables that are current", function()
   local PROCEDURES = { "nightshift_listen", "nightshift_nudge", "nightshift_push", "nightshift_ring",
-    "nightshift_signal", "nightshift_wake" }
+    "nightshift_room", "nightshift_signal", "nightshift_wake" }
 
   local url, name
   before_each(function() url, name = db.fresh() end)
