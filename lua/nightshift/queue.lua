@@ -190,7 +190,7 @@ local function check_item(item, i)
   end
 end
 
-local MANY = { wait = options.duration }
+local PUSH_MANY = { wait = options.duration }
 
 --- Pushes many jobs in one transaction: all or none.
 ---@param items table[] each {name, payload, options}
@@ -202,7 +202,7 @@ local MANY = { wait = options.duration }
 function methods:push_many(items, opts, extra)
   local handle = live(self, "push_many")
   options.no_more("push_many", "a list of items, and options", extra)
-  local given, trouble, kind = options.read("push_many", opts, MANY)
+  local given, trouble, kind = options.read("push_many", opts, PUSH_MANY)
   if not given then return nil, trouble, kind end
   local entries = {}
   for i = 1, length(items) do

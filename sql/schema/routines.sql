@@ -531,8 +531,9 @@ BEGIN
 END
 
 -- name: room
--- The bound of a queue, NULL: it has none; and how many of its jobs wait, in ready and in its backlog.
--- They are counted up to the bound. Locks nothing; a caller with an old view counts by that.
+-- The bound of a queue, NULL: it has none; and how many of its jobs wait, in ready and in its
+-- backlog. They are counted up to the bound. Locks nothing; a caller with an old view counts by
+-- that.
 CREATE OR REPLACE PROCEDURE nightshift_room(
   IN p_queue INT, OUT p_bound BIGINT, OUT p_waiting BIGINT)
   READS SQL DATA

@@ -252,7 +252,8 @@ Pushes jobs in one transaction: all or none. Durations are microseconds.
 @tparam {table,...} jobs each {name, payload, id, queue, parent}, without
 options, or {name=, payload=, queue=, id=, delay=, priority=,
 max_attempts=, max_crashes=, max_polls=, backoff=, timeout=, deadline=, unique=,
-period=, on_conflict=, parent=, group=, anyhow=}, with a payload that may also be `json`, encoded before
+period=, on_conflict=, parent=, group=, anyhow=}, with a payload that may also be `json`, encoded
+before
 @treturn[1] {integer,...} ids
 @treturn[1] ?table by place: `kept` or `replaced` where the id is no new job's; nothing when all are
 @treturn[2] nil

@@ -17,8 +17,8 @@
 
 #define BELIEVED 20                    /* times as long as a count took; */
 #define BELIEVED_LEAST INT64_C(20000)  /* ... and so many µs */
-#define SHARE 8                        /* this part of the room is taken before the next count; */
-#define SHARE_LEAST 100                /* ... or this part of the bound */
+#define SHARE 32                       /* this part of the room is taken before the next count; */
+#define SHARE_LEAST 500                /* ... or this part of the bound */
 
 /* Bounds are others than those that this handle has read. */
 static ns_status read_bounds(ns_db *db, ns_err *err) {
@@ -77,7 +77,7 @@ ns_status ns_admission_room(ns_db *db, int64_t queue_id, size_t n, ns_err *err) 
   if (q->room < 0)
     return ns_fail(err, NS_EFULL,
                    "queue %s is full: %lld jobs wait, and its limit allows no more; push later, or "
-                   "with wait, the seconds to wait for room", q->name, (long long)q->bound);
+                   "with wait", q->name, (long long)q->bound);
   q->room = q->room > (int64_t)n ? q->room - (int64_t)n : 0;
   return NS_OK;
 }

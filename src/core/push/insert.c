@@ -1,7 +1,7 @@
 /*
-** Is there room for jobs; and inserting them, in three ways: any jobs on an open transaction; several in a pipeline; or one
+** Inserting jobs, in three ways: any jobs on an open transaction; several in a pipeline; or one
 ** in one statement. Rows are array-bound; columns that have their default in the whole batch
-** are not sent.
+** are not sent. And whether there is room for them.
 **
 ** Invariant: a job that may be claimed gets one row, in ready or in scheduled; any other job
 ** gets none. No assert: it is the condition of two lists, list_scheduled and ready_fill. No
