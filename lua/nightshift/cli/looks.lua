@@ -1,6 +1,8 @@
---- What `top` finds for a view: the panes, the jobs of a queue, all about a job. A function of each
--- kind of view takes the session, puts rows and figures into it, and gives true, or nil, a message
--- and a code. They use what `status`, `jobs` and `show` use.
+--- What `top` finds for a view: the panes, the jobs of a queue, all about a job. They use what
+-- `status`, `jobs` and `show` use.
+--
+-- Each kind of view has a function, which takes the session. It puts rows and figures into it, and
+-- gives true, or nil, a message and a code.
 
 local core = require "nightshift.core"
 local jobs = require "nightshift.cli.jobs"
