@@ -124,12 +124,14 @@ local function push(handle, name, entries, wait)
       .. "or before it", "INVALID"
   end
   local ends = wait and core.clock() + wait / 1000000
-  while true do
-    local ids, message, code, more = handle:push(name, entries)
+  local function go_by(...)
+    local ids, _, code = ...
     local left = not ids and code == "FULL" and ends and ends - core.clock()
-    if not left or left <= 0 then return ids, message, code, more end
+    if not left or left <= 0 then return ... end
     core.sleep(math.min(FULL_PAUSE * (0.5 + math.random()), left))
+    return go_by(handle:push(name, entries))
   end
+  return go_by(handle:push(name, entries))
 end
 
 --- Pushes one job; with an id it is durable.

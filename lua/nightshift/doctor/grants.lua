@@ -136,8 +136,8 @@ local function set(names)
 end
 
 local PUSHER = set [[admission_bounds admission_room edge_circle edge_circle_wait edge_ended edge_lock edge_more
-  edge_parent handle_ids handle_minutes handle_schema listen_ring queue_add queue_find queue_used report_shard server_now signal_call signal_limit
-  signal_live]]
+  edge_parent handle_ids handle_minutes handle_schema listen_ring queue_add queue_find queue_used report_shard
+  server_now signal_call signal_limit signal_live]]
 local DASHBOARD = set [[admin_info admin_info_finished handle_schema queue_find queue_list server_now settle_tag_list
   source_columns source_find source_jobs source_list]]
 -- Accounts need none of these: verbs from outside, this doctor's own, the testing kit's. A worker
