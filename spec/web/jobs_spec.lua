@@ -493,8 +493,8 @@ describe("pages of nightshift web:", function()
     assert(db:execute([[INSERT INTO nightshift_backlog SELECT queue_id, 'tenant:7', 0, ready_at, job_id, run, alone,
       kind FROM nightshift_ready r
       WHERE job_id > 0 AND queue_id = (SELECT id FROM nightshift_queue WHERE name = ?)]], queue))
-    has("/limits?queue=" .. queue, "2 running, 500/1m, 2 waiting; each group: 1 running, ordered", "Groups of " .. queue,
-      "tenant:7", "full: pushes are refused")
+    has("/limits?queue=" .. queue, "2 running, 500/1m, 2 waiting; each group: 1 running, ordered",
+      "Groups of " .. queue, "tenant:7", "full: pushes are refused")
     local status, html = post("/limits/set", { queue = queue, rate = "fast" })
     assert.equal(400, status)
     assert.truthy(text_of(html):find("rate must be starts and a time, like 500/1m; got 'fast'", 1, true))
