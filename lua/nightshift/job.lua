@@ -458,7 +458,8 @@ end
 local OWN_GROUP = "the group '%s' is ordered, and this job is in it: it would wait for the child, which waits for it; "
   .. "give the child another group, or none"
 
---- Is the child in the ordered group of its parent? Asks the database only when the group is the same.
+--- Is the child in the ordered group of its parent? The database is asked only when it is the same
+-- group.
 local function is_in_own_group(self, child)
   if child.group == nil or child.group ~= self.group or child.queue ~= self.queue then return false end
   local rows, message, code = self._backend.ask("edge_ordered", self.id, child.group, core.null)
