@@ -512,8 +512,8 @@ CREATE TABLE nightshift_limit (
 -- Only a claim that admits writes here, and a verdict with stop = "group". rank to job_id: its best
 -- job in the backlog, as in ready; job_id 0: it has none. served: when a job of it was admitted
 -- last. next_at, used, stopped, stopped_by: as in limit. blocked: no claim looks at it before; 0: at
--- once; 1: the next claim does. head: the job that holds an ordered group, from its first start to its end.
--- Its row in the backlog has the ready_at 0.
+-- once; 1: the next claim does. head: the job that holds an ordered group, from its first start to
+-- its end. Its row in the backlog has the ready_at 0.
 CREATE TABLE nightshift_group (
   queue_id INT NOT NULL,
   group_key VARCHAR(190) NOT NULL,
