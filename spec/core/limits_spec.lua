@@ -129,6 +129,24 @@ describe("a limited queue", function()
     assert.equal(a[3], assert(q:claim { wait = 10 }).id)
   end)
 
+  it("keeps the order of a group past jobs that another session has locked, and other groups go on", function()
+    assert(q:limit { group = { ordered = true } })
+    local a, b = push("a", 3, { priority = 50 }), push("b", 1)
+    push("a", 1, { priority = 200 })
+    local other <close> = assert(nightshift.open(url))
+    assert(handle:transaction(function(tx)
+      assert(tx:execute("SELECT 1 FROM nightshift_ready WHERE job_id = ? FOR UPDATE", a[1]))
+      assert.same({ b[1] }, ids(other:queue("api"):claim_many(5)))
+      assert.is_nil(other:queue("api"):claim())
+      return true
+    end))
+    for i = 1, 3 do
+      local job = assert(other:queue("api"):claim { wait = 10 })
+      assert.equal(a[i], job.id)
+      assert(job:ack())
+    end
+  end)
+
   it("refuses a child in the ordered group of its parent, which would wait for it", function()
     assert(q:limit { group = { ordered = true } })
     local own, other = { group = "a" }, { group = "b" }

@@ -121,7 +121,8 @@ local function read_history(db)
   each(db, [[SELECT id, outcome, reason, run, parent, JSON_VALUE(payload, '$.tag') AS tag,
     CAST(JSON_VALUE(payload, '$.after') AS SIGNED) AS after
     FROM nightshift_finished WHERE id > ? AND name NOT IN (']] .. checks.old_tree.NAME .. "', '" .. torture_rows.NAME
-    .. "', '" .. torture_ticks.NAME .. "', '" .. checks.deaths.NAME .. "', 'latest', 'erased') ORDER BY id LIMIT 5000",
+    .. "', '" .. torture_ticks.NAME .. "', '" .. checks.deaths.NAME .. "', '" .. checks.limited.NAME
+    .. "', 'latest', 'erased') ORDER BY id LIMIT 5000",
     function(row) history[row.id] = row end)
   local live = {}
   each(db, "SELECT id FROM nightshift_job WHERE id > ? ORDER BY id LIMIT 5000", function(row) live[row.id] = true end)
@@ -617,7 +618,7 @@ function Audit:check_erased(db, folder)
   end
 end
 
-local EMPTY = { "job", "scheduled", "edge", "met", "lease", "expiry", "running", "unique_key", "notice" }
+local EMPTY = { "job", "scheduled", "backlog", "edge", "met", "lease", "expiry", "running", "unique_key", "notice" }
 
 --- Tables that are empty when all is done, and holders that were not missed.
 function Audit:check_leftovers(db)

@@ -55,8 +55,8 @@ end
 -- the log of the second is read slowly. These two adopt a table.
 local HOSTS = {
   {},
-  { "--queues", "a=3,b=1,c=1", "--recycle", 7, slow_log = true, adopts = true },
-  { "--queues", "a=1,b=3,c=2", "--recycle-memory", "12M", "--reserve", "a=1",
+  { "--queues", "a=3,b=1,c=1,limited=2,ordered=2", "--recycle", 7, slow_log = true, adopts = true },
+  { "--queues", "a=1,b=3,c=2,limited=1,ordered=1", "--recycle-memory", "12M", "--reserve", "a=1",
     adopts = true },
 }
 

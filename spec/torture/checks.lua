@@ -338,4 +338,216 @@ function deaths.check(db, died, found)
   return n
 end
 
-return { deaths = deaths, logs = logs, old_tree = old_tree, places = places, rows = rows, ticks = ticks }
+-- ------------------------------------------------------------------- limits
+
+-- Jobs of queues with limits: places in all and of groups, which change while jobs run; groups in
+-- order; a bound of waiting jobs. They fail, poll, stop their group and end their worker. A run whose
+-- verdict was accepted had its place from its start to its end, whatever happened to other runs. So
+-- no more of these overlap than may, and in order one ends before the next begins.
+--
+-- Lines in `limited`, of pushers:
+--
+--   pushed  TIME ID QUEUE GROUP N          acknowledged; N grows with each push to a group of a queue
+--
+-- and of handlers:
+--
+--   start   TIME ID RUN
+--   finish  TIME ID RUN VERDICT            just before the verdict is given
+local limited = {}
+
+--- The name of the jobs.
+limited.NAME = "limited"
+
+local PLACES <const>, OF_GROUP <const>, BOUND <const> = 6, 2, 40 -- the most that is ever set
+local QUEUES <const> = { "limited", "ordered" }
+
+local function choose_limit(queue)
+  if queue == "ordered" then return { running = math.random(2, PLACES), group = { ordered = true } } end
+  return { running = math.random(2, PLACES), backlog = BOUND,
+    group = { running = math.random(OF_GROUP), fair = math.random(2) == 1 or nil } }
+end
+
+--- Sets the limits.
+function limited.prepare(db)
+  for _, queue in ipairs(QUEUES) do assert(db:queue(queue):limit(choose_limit(queue))) end
+end
+
+--- What a pusher does: a job, and now and then a cancel or another limit. Groups in order are those of
+-- one pusher, so it knows their order. Gives the code of a failure.
+-- @tparam Database db
+-- @tparam string who the pusher
+-- @tparam integer n grows from call to call
+-- @tparam function note of journal.writer
+function limited.push(db, who, n, note)
+  local queue = QUEUES[math.random(2)]
+  if math.random(30) == 1 then return (select(3, db:queue(queue):limit(choose_limit(queue)))) end
+  local group = queue == "ordered" and ("%s-%d"):format(who, math.random(2)) or "g" .. math.random(4)
+  for i = 1, math.random(10) do
+    local id, _, code = db:queue(queue):push(limited.NAME, { n = n },
+      { group = group, backoff = 0.1, max_attempts = 3, max_crashes = 100, timeout = 30 })
+    if not id then return code end
+    note("pushed", id, queue, group, n + i / 100)
+    if math.random(15) == 1 then db:cancel(id) end
+  end
+end
+
+--- The handler. What it does with a job follows from `pick`, a number below 100. In a worker some end
+-- their process.
+function limited.run(job, pick, folder, in_worker)
+  local note = journal.writer(folder, "limited")
+  note("start", job.id, job.run)
+  nst.sleep(pick / 5000)
+  if pick < 2 and in_worker then os.exit(9, false) end
+  if pick < 3 and in_worker then os.execute "kill -9 $PPID" end
+  note("finish", job.id, job.run, pick < 10 and "fail" or pick < 16 and "again" or "ack")
+  if pick < 10 then return job:fail("no", { retry_in = 0.1 }) end
+  if pick < 13 then return job:again(0.05) end
+  if pick < 16 then return job:again { retry_after = 0.3, stop = "group" } end
+  return job:ack()
+end
+
+local WAITING <const> = [[SELECT COUNT(*) AS n FROM (SELECT queue_id, job_id FROM nightshift_ready WHERE job_id > 0
+  UNION SELECT queue_id, job_id FROM nightshift_backlog) w JOIN nightshift_queue q ON q.id = w.queue_id
+  WHERE q.name = ?]]
+
+--- At any moment: no more jobs wait than may, but for those that came back, and for pushes that have
+-- counted at the same time.
+function limited.look(db, found)
+  local rows = db:execute(WAITING, QUEUES[1])
+  local n = rows and rows[1].n or 0
+  if n > 2 * BOUND then found("bound", ("%d jobs wait, where %d may"):format(n, BOUND)) end
+end
+
+--- What was written down: id -> {queue =, group =, n =, runs = {[run] = {from =, to =}}}.
+local function read_limited(folder)
+  local jobs = {}
+  local function run_of(w)
+    local job = jobs[math.tointeger(w[3])] or { runs = {} }
+    jobs[math.tointeger(w[3])] = job
+    local run = job.runs[math.tointeger(w[4])] or {}
+    job.runs[math.tointeger(w[4])] = run
+    return run
+  end
+  for w in journal.lines(folder, "limited") do
+    if w[1] == "start" then
+      run_of(w).from = w[2]
+    elseif w[1] == "finish" then
+      run_of(w).to = w[2]
+    else
+      local id = math.tointeger(w[3])
+      jobs[id] = jobs[id] or { runs = {} }
+      jobs[id].queue, jobs[id].group, jobs[id].n = w[4], w[5], tonumber(w[6])
+    end
+  end
+  return jobs
+end
+
+--- Marks the runs whose verdicts were accepted, and the ends of jobs.
+local function read_ends(db, jobs, found)
+  for _, row in ipairs(assert(db:execute("SELECT id, outcome, run FROM nightshift_finished WHERE name = ?",
+      limited.NAME))) do
+    local job = jobs[row.id]
+    if job then
+      local run = job.runs[row.run]
+      job.outcome = row.outcome
+      if run and row.outcome == "done" then
+        run.accepted = true
+        job.ended = run.to
+      end
+      if row.outcome == "done" and not (run and run.to) then
+        found("effect", ("job %d is done with run %d, which did not finish"):format(row.id, row.run))
+      end
+    end
+  end
+  for _, row in ipairs(assert(db:execute([[SELECT a.job_id AS id, a.run FROM nightshift_attempt a
+      JOIN nightshift_finished f ON f.id = a.job_id WHERE f.name = ? AND a.kind = 'failed']], limited.NAME))) do
+    local run = jobs[row.id] and jobs[row.id].runs[row.run]
+    if run and run.to then run.accepted = true end
+  end
+end
+
+--- Do more runs of a key overlap than may? `key` gives the key of a job; nil: it has none.
+local function check_places(jobs, most, what, key, found)
+  local events, now = {}, {}
+  for id, job in pairs(jobs) do
+    local of = key(job)
+    for number, run in pairs(of and job.runs or {}) do
+      if run.accepted and run.from then
+        events[#events + 1] = { at = run.from, step = 1, of = of, id = id, run = number }
+        events[#events + 1] = { at = run.to, step = -1, of = of }
+      end
+    end
+  end
+  table.sort(events, function(a, b)
+    if a.at ~= b.at then return a.at < b.at end
+    return a.step < b.step
+  end)
+  for _, event in ipairs(events) do
+    now[event.of] = (now[event.of] or 0) + event.step
+    if now[event.of] > most(event.of) then
+      found("place", ("run %d of job %d is the %dth at once of %s %s"):format(event.run, event.id, now[event.of], what,
+        event.of))
+    end
+  end
+  return #events // 2
+end
+
+--- In an ordered group no job starts before the ones pushed before it have ended.
+local function check_limited_order(jobs, found)
+  local groups, n = {}, 0
+  for id, job in pairs(jobs) do
+    if job.queue == "ordered" then
+      groups[job.group] = groups[job.group] or {}
+      table.insert(groups[job.group], { id = id, n = job.n, job = job })
+    end
+  end
+  for name, list in pairs(groups) do
+    table.sort(list, function(a, b) return a.n < b.n end)
+    local ended, by = 0, nil
+    for _, item in ipairs(list) do
+      for number, run in pairs(item.job.runs) do
+        if run.from and run.from < ended then
+          found("order", ("run %d of job %d began before job %d had ended, in group %s"):format(number, item.id, by, name))
+        end
+      end
+      if (item.job.ended or 0) > ended then ended, by = item.job.ended, item.id end
+      n = n + 1
+    end
+  end
+  return n
+end
+
+--- Nothing is left when the limits end; places that dead holders have left go with claims.
+local function check_nothing_left(db, found)
+  for _, queue in ipairs(QUEUES) do
+    for _ = 1, 50 do db:queue(queue):claim() end
+    local grants = assert(db:execute([[SELECT COUNT(*) AS n FROM nightshift_grant
+      WHERE queue_id = (SELECT id FROM nightshift_queue WHERE name = ?)]], queue))[1].n
+    if grants > 0 then found("left over", ("%d places of queue %s"):format(grants, queue)) end
+    assert(db:queue(queue):limit(nil))
+  end
+  for _, name in ipairs { "limit", "group", "backlog", "grant" } do
+    local n = assert(db:execute("SELECT COUNT(*) AS n FROM nightshift_" .. name))[1].n
+    if n > 0 then found("left over", ("%d rows in nightshift_%s"):format(n, name)) end
+  end
+end
+
+--- When all is over; `found` gets a kind and a text. How many jobs there were, and runs with a place.
+function limited.check(db, folder, found)
+  local jobs, n = read_limited(folder), 0
+  read_ends(db, jobs, found)
+  for id, job in pairs(jobs) do
+    if job.queue then
+      n = n + 1
+      if not job.outcome then found("lost", ("job %d of queue %s is not in the history"):format(id, job.queue)) end
+    end
+  end
+  local runs = check_places(jobs, function() return PLACES end, "queue", function(job) return job.queue end, found)
+  check_places(jobs, function(of) return of:find "^g" and OF_GROUP or 1 end, "group", function(job) return job.group end,
+    found)
+  check_limited_order(jobs, found)
+  check_nothing_left(db, found)
+  return n, runs
+end
+
+return { deaths = deaths, limited = limited, logs = logs, old_tree = old_tree, places = places, rows = rows, ticks = ticks }

@@ -16,7 +16,7 @@
 local nst = require "nst"
 local journal = require "spec.support.proc".journal
 local checks = require "spec.torture.checks"
-local torture_rows, deaths = checks.rows, checks.deaths
+local torture_rows, deaths, limited = checks.rows, checks.deaths, checks.limited
 
 local outcomes = {}
 
@@ -369,6 +369,11 @@ local function run_batch(jobs)
   return results
 end
 
+--- A job of a queue with limits.
+function outcomes.limited(job, in_worker)
+  return limited.run(job, outcomes.pick(100, tostring(job.id), job.run), FOLDER, in_worker)
+end
+
 -- Hosts have this file as their handlers.
 if (...):find "%.lua$" then
   return {
@@ -377,6 +382,7 @@ if (...):find "%.lua$" then
     [deaths.NAME] = function() return true end,
     row = function(job) return torture_rows.run(job, outcomes.pick(100, tostring(job.row), job.run)) end,
     tick = function() return true end,
+    [limited.NAME] = function(job) return outcomes.limited(job, true) end,
     latest = function() return true end,
     erased = function() return true end,
   }

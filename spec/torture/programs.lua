@@ -97,6 +97,7 @@ function roles.claimer(url, seed)
   end
 
   local function work(job)
+    if job.name == "limited" then return (insist(function() return outcomes.limited(job) end)) end
     listen(job)
     local ok, result = pcall(outcomes.run, job, INSTEAD)
     if job.answered then return end
@@ -114,7 +115,7 @@ function roles.claimer(url, seed)
       jobs, message = q:claim_many(math.random(20), options)
     end
     for _, claimed in ipairs(options.lease and jobs or {}) do
-      outcomes.note("lease", claimed.id, claimed.run, options.lease)
+      if claimed.name ~= "limited" then outcomes.note("lease", claimed.id, claimed.run, options.lease) end
     end
     return jobs or {}, message
   end
@@ -124,7 +125,7 @@ function roles.claimer(url, seed)
     return file and file:close()
   end
 
-  local queues = { "a", "b", "c" }
+  local queues = { "a", "b", "c", "limited", "ordered" }
   while not stopping() do
     open()
     local jobs, message = claim(assert(db:queue(queues[math.random(#queues)])))
@@ -295,6 +296,13 @@ function roles.pusher(url, seed, folder, name)
     return code
   end
 
+  local limits, note_limited = require("spec.torture.checks").limited, journal.writer(folder, "limited")
+
+  local function limited()
+    number = number + 1
+    return limits.push(db, name, number, note_limited)
+  end
+
   local HOW = {
     { "one", 10, function(tag) return one(tag) end }, { "bulk", 2, bulk }, { "transaction", 3, transaction },
     { "slow", 1, transaction }, { "rolled", 1, transaction }, { "sql", 2, sql },
@@ -335,7 +343,8 @@ function roles.pusher(url, seed, folder, name)
     if not db then
       db = nightshift.open(url)
       if not db then nst.sleep(0.2) end
-    elseif (math.random(15) == 1 and latest or math.random(15) == 1 and erased or push)() == "GONE" then
+    elseif (math.random(15) == 1 and latest or math.random(15) == 1 and erased or math.random(3) == 1 and limited
+        or push)() == "GONE" then
       nst.sleep(0.1)
     else
       nst.sleep(math.random() * 0.1)

@@ -49,6 +49,7 @@ do
   torture_rows.prepare(first, folder)
   torture_ticks.prepare(first)
   checks.deaths.prepare(first)
+  checks.limited.prepare(first)
 end
 
 local cast = cast_of {
@@ -98,6 +99,7 @@ local function look_at_waiting()
   local place <close> = handle
   pcall(audit.waiting, place, function(...) cast:found(...) end)
   pcall(checks.old_tree.look, place, function(...) cast:found(...) end)
+  pcall(checks.limited.look, place, function(...) cast:found(...) end)
 end
 
 local LATE <const> = 0.5 -- seconds that a sleep may last longer before it is a fault of the machine
@@ -247,6 +249,8 @@ local last = open()
 local result = audit.run(last, folder)
 result.counts["rows of an adopted table"] = torture_rows.check(last, function(...) cast:found(...) end)
 result.counts["ticks of a schedule"] = torture_ticks.check(last, function(...) cast:found(...) end)
+result.counts["jobs of limited queues"], result.counts["runs with a place"] =
+  checks.limited.check(last, folder, function(...) cast:found(...) end)
 last:close()
 table.move(cast.findings, 1, #cast.findings, #result.findings + 1, result.findings)
 report(result)

@@ -164,10 +164,12 @@ END
 -- does. The last row is of job 0. Its ready_at says when another may start (µs from now; -1: that
 -- is not known). Its run says whether the backlog has any, alone whether more groups are to be
 -- looked at.
--- A claim that admits none drops a place that a dead holder has left. Groups are looked at in the
--- order of the limit, each of them until it can start nothing more.
--- Keys: best or turns of group, one row; of_group of grant, as many rows as run. PRIMARY of
--- backlog, one row, or up to the first of some kinds; of job, one row. Locks what it changes.
+-- Groups are looked at in the order of the limit, each of them until it can start nothing more. An
+-- ordered one waits while an earlier job of it is still in ready, as another session has the row
+-- locked, or there are many. A claim that admits none drops a place that a dead holder has left.
+-- Keys: best or turns of group, one row; of_group of grant, as many rows as run. PRIMARY of ready,
+-- the first row of a lane, if groups are ordered; of backlog, one row, or up to the first of some
+-- kinds; of job, one row. Locks what it changes.
 BEGIN NOT ATOMIC
   DECLARE v_queue INT DEFAULT ?;
   DECLARE v_want INT DEFAULT ?;
@@ -184,7 +186,7 @@ BEGIN NOT ATOMIC
   DECLARE g_key VARCHAR(190) {bytes};
   DECLARE g_next, g_used, g_stopped, g_head, g_served BIGINT;
   DECLARE b_rank TINYINT UNSIGNED;
-  DECLARE b_at, b_id, b_run, b_kind, b_live BIGINT;
+  DECLARE b_at, b_id, b_run, b_kind, b_live, v_left BIGINT;
   DECLARE b_alone BOOLEAN;
   SELECT running, rate, rate_span, rate_window, next_at, used, stopped, group_running, group_rate,
     group_span, group_window, ordered, fair
@@ -217,6 +219,11 @@ BEGIN NOT ATOMIC
   IF l_stopped > v_now THEN
     SET v_want = 0, v_in = l_stopped - v_now;
   END IF;
+  IF l_ordered AND v_want > 0 THEN
+    SELECT MIN(m.ready_at) INTO v_left
+    FROM (SELECT MIN(ready_at) AS ready_at FROM nightshift_ready FORCE INDEX (PRIMARY)
+      WHERE queue_id = v_queue GROUP BY rank) m;
+  END IF;
   UPDATE nightshift_group SET blocked = 0
   WHERE queue_id = v_queue AND blocked BETWEEN 1 AND v_now AND v_want > 0;
   WHILE v_want > 0 AND v_looks > 0 DO
@@ -236,8 +243,10 @@ BEGIN NOT ATOMIC
       SET v_looks = -1;
     ELSE
       SET v_block = 0, b_id = NULL;
-      IF g_head IS NOT NULL AND (SELECT 1 FROM nightshift_job WHERE id = g_head) IS NULL THEN
-        SET g_head = NULL;
+      IF g_head IS NOT NULL THEN
+        SET b_live = NULL;
+        SELECT id INTO b_live FROM nightshift_job WHERE id = g_head;
+        SET g_head = b_live;
       END IF;
       IF g_stopped > v_now THEN
         SET v_block = g_stopped;
@@ -275,6 +284,15 @@ BEGIN NOT ATOMIC
         ELSEIF b_id IS NOT NULL AND (b_alone AND NOT v_alone
             OR (SELECT 1 FROM (SELECT b_kind AS kind) k WHERE TRUE /*kinds*/) IS NULL) THEN
           SET b_id = NULL, v_block = 1;
+        ELSEIF g_head IS NULL AND b_at >= v_left THEN
+          SELECT COUNT(*) = 100 OR COALESCE(SUM(j.group_key = g_key), 0) > 0 INTO b_live
+          FROM (SELECT job_id, run FROM nightshift_ready FORCE INDEX (PRIMARY)
+            WHERE queue_id = v_queue AND job_id > 0
+              AND (ready_at < b_at OR ready_at = b_at AND job_id < b_id) LIMIT 100) r
+          LEFT JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = r.job_id AND j.run = r.run;
+          IF b_live = 1 THEN
+            SET b_id = NULL, v_block = v_now + 20000;
+          END IF;
         END IF;
       ELSEIF v_block = 0 THEN
         SELECT rank, ready_at, job_id, run, alone, kind
