@@ -353,7 +353,7 @@ BEGIN NOT ATOMIC
   IF v_taken = 0 THEN
     SELECT g.job_id, g.lease INTO b_id, v_n FROM nightshift_grant g FORCE INDEX (of_group)
     LEFT JOIN nightshift_lease l ON l.id = g.lease
-    WHERE g.queue_id = v_queue AND l.id IS NULL LIMIT 1;
+    WHERE g.queue_id = v_queue AND l.id IS NULL AND g.lease <> v_lease LIMIT 1;
     DELETE FROM nightshift_grant WHERE job_id = b_id AND lease = v_n;
   END IF;
   SELECT blocked - v_now INTO v_again FROM nightshift_group FORCE INDEX (best)
