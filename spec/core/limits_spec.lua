@@ -69,6 +69,23 @@ describe("a limited queue", function()
     assert.equal("b", q:claim().payload[1])
   end)
 
+  it("keeps the places of a claim that asks twice, as those of hosts with several queues do", function()
+    assert(q:limit { group = { running = 1 } })
+    local a = push("a", 2)
+    local job = assert(q:claim())
+    assert.equal(1, count "backlog")
+    assert(job:ack())
+    local id = handle._handle:queue_id("api", false)
+    local LEASE <const> = 987654321 -- it is written when the claim is
+    handle:transaction(function()
+      local function take() return assert(handle._handle:execute("@admission_take", id, 5, LEASE, 1)) end
+      assert.equal(a[2], take()[1].job)
+      assert.equal(0, take()[1].job)
+      assert.equal(1, count "grant")
+      return nil, "it was none"
+    end)
+  end)
+
   it("takes the best job that has a place first", function()
     assert(q:limit { group = { running = 1 } })
     local a, b = push("a", 2), push("b", 2, { priority = 150 })

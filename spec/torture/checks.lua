@@ -413,8 +413,8 @@ local WAITING <const> = [[SELECT COUNT(*) AS n FROM (SELECT queue_id, job_id FRO
 --- At any moment: no more jobs wait than may, but for those that came back, and for pushes that have
 -- counted at the same time.
 function limited.look(db, found)
-  local rows = db:execute(WAITING, QUEUES[1])
-  local n = rows and rows[1].n or 0
+  local counted = db:execute(WAITING, QUEUES[1])
+  local n = counted and counted[1].n or 0
   if n > 2 * BOUND then found("bound", ("%d jobs wait, where %d may"):format(n, BOUND)) end
 end
 
@@ -485,8 +485,8 @@ local function check_places(jobs, most, what, key, found)
   for _, event in ipairs(events) do
     now[event.of] = (now[event.of] or 0) + event.step
     if now[event.of] > most(event.of) then
-      found("place", ("run %d of job %d is the %dth at once of %s %s"):format(event.run, event.id, now[event.of], what,
-        event.of))
+      found("place", ("run %d of job %d is number %d at once of %s %s"):format(event.run, event.id, now[event.of],
+        what, event.of))
     end
   end
   return #events // 2
@@ -507,7 +507,8 @@ local function check_limited_order(jobs, found)
     for _, item in ipairs(list) do
       for number, run in pairs(item.job.runs) do
         if run.from and run.from < ended then
-          found("order", ("run %d of job %d began before job %d had ended, in group %s"):format(number, item.id, by, name))
+          found("order", ("run %d of job %d began before job %d had ended, in group %s"):format(number, item.id, by,
+            name))
         end
       end
       if (item.job.ended or 0) > ended then ended, by = item.job.ended, item.id end
@@ -543,8 +544,8 @@ function limited.check(db, folder, found)
     end
   end
   local runs = check_places(jobs, function() return PLACES end, "queue", function(job) return job.queue end, found)
-  check_places(jobs, function(of) return of:find "^g" and OF_GROUP or 1 end, "group", function(job) return job.group end,
-    found)
+  check_places(jobs, function(of) return of:find "^g" and OF_GROUP or 1 end, "group",
+    function(job) return job.group end, found)
   check_limited_order(jobs, found)
   check_nothing_left(db, found)
   return n, runs
