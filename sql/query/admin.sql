@@ -96,6 +96,10 @@ JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id AND j.run = v.run
 SELECT job_id, run, ready_at, alone, kind FROM nightshift_backlog FORCE INDEX (PRIMARY)
 WHERE queue_id = ? ORDER BY queue_id, group_key, `rank`, ready_at, job_id LIMIT ? FOR UPDATE
 
+-- name: admin_limit_bound
+-- Params: bound, NULL: none, queue. Key: PRIMARY of queue.
+UPDATE nightshift_queue SET backlog = ? WHERE id = ?
+
 -- name: admin_limit_drop
 -- Params: queue. Keys: PRIMARY of queue and of limit, of_group of grant, PRIMARY of group. Ends a
 -- limit: all that is of it goes.

@@ -1,7 +1,11 @@
 -- Statements of claims of limited queues. All but admission_lock, admission_release,
 -- admission_return, admission_stop and admission_withdraw run under the lock of the queue's row of
--- nightshift_limit. So one claim of a queue is in here at a time. No claim waits for it. Sorted by
--- name.
+-- nightshift_limit. So one claim of a queue is in here at a time. No claim waits for it.
+-- admission_bounds and admission_room are of pushes to queues with a bound. Sorted by name.
+
+-- name: admission_bounds
+-- Index: backlog of queue, its rows with a bound. The queues, and how many of their jobs may wait.
+SELECT id, backlog FROM nightshift_queue FORCE INDEX (backlog) WHERE backlog > 0
 
 -- name: admission_lift
 -- Params: queue, rows. The limit was taken away: so many rows go back to ready. Gives whether there
@@ -120,6 +124,14 @@ BEGIN NOT ATOMIC
       AND b.group_key = COALESCE(j.group_key, '') AND b.job_id = j.id;
   END IF;
   SELECT v_n;
+END
+
+-- name: admission_room
+-- Params: queue. See the procedure. Gives the bound, or NULL, and how many jobs wait.
+BEGIN NOT ATOMIC
+  DECLARE v_bound, v_waiting BIGINT;
+  CALL nightshift_room(?, v_bound, v_waiting);
+  SELECT v_bound, v_waiting;
 END
 
 -- name: admission_stop

@@ -20,15 +20,18 @@ CREATE SEQUENCE nightshift_id START WITH 1 INCREMENT BY 1 CACHE 1000 ENGINE=Inno
 -- name: create_queue
 -- A named line of jobs. removed: nobody needs it; until a job is pushed to it, it is not shown. Its
 -- row stays, since the history and open handles have its id. limited: claims of it go by its row of
--- nightshift_limit.
+-- nightshift_limit. backlog: its bound: pushes are refused while so many jobs wait; NULL: it has
+-- none.
 CREATE TABLE nightshift_queue (
   id INT NOT NULL AUTO_INCREMENT PRIMARY KEY,
   name VARCHAR(64) NOT NULL,
   paused BOOLEAN NOT NULL DEFAULT FALSE,
   removed BOOLEAN NOT NULL DEFAULT FALSE,
   limited BOOLEAN NOT NULL DEFAULT FALSE,
+  backlog BIGINT NULL,
   created BIGINT NOT NULL,
   UNIQUE KEY name (name),
+  KEY backlog (backlog),
   CONSTRAINT queue_name_length CHECK (LENGTH(name) BETWEEN 1 AND 64),
   CONSTRAINT queue_name_plain CHECK (name NOT REGEXP '[[:cntrl:]]')
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin

@@ -324,7 +324,8 @@ local function add_late(add, stats, explained)
   end
 end
 
---- Limits that keep all waiting jobs of their queue from starting. Gives the queues.
+--- Limits that keep all waiting jobs of their queue from starting, and queues that take no pushes.
+-- Gives the former queues.
 local function add_full(add, limits, stats)
   local held, paused = {}, {}
   for _, row in ipairs(stats.queues) do paused[row.name] = row.paused end
@@ -332,6 +333,10 @@ local function add_full(add, limits, stats)
     if row.holds and not paused[row.queue] and not stats.paused.all then
       held[row.queue] = true
       add("limits" .. option("", row.queue):gsub("^ ", "", 1), ("full limit: %s"):format(row.holds))
+    end
+    if row.full then
+      add("limits" .. option("", row.queue):gsub("^ ", "", 1),
+        ("%d jobs wait, and pushes are refused"):format(row.backlog))
     end
   end
   return held

@@ -38,7 +38,7 @@ local ROLES = {
       { "nightshift_tag", "INSERT" },
       { "nightshift_unique_key", "SELECT, INSERT, UPDATE(job_id, held, until)" },
     },
-    routines = { "nightshift_ring", "nightshift_signal" },
+    routines = { "nightshift_ring", "nightshift_room", "nightshift_signal" },
   },
   {
     name = "worker",
@@ -83,7 +83,8 @@ local ROLES = {
       { "nightshift_tag", "SELECT, INSERT, DELETE" },
       { "nightshift_unique_key", "SELECT, INSERT, UPDATE, DELETE" },
     },
-    routines = { "nightshift_listen", "nightshift_nudge", "nightshift_ring", "nightshift_signal", "nightshift_wake" },
+    routines = { "nightshift_listen", "nightshift_nudge", "nightshift_ring", "nightshift_room",
+      "nightshift_signal", "nightshift_wake" },
   },
   {
     name = "dashboard",
@@ -134,9 +135,9 @@ local function set(names)
   return found
 end
 
-local PUSHER = set [[edge_circle edge_circle_wait edge_ended edge_lock edge_more edge_parent handle_ids handle_minutes
-  handle_schema listen_ring queue_add queue_find queue_used report_shard server_now signal_call signal_limit
-  signal_live]]
+local PUSHER = set [[admission_bounds admission_room edge_circle edge_circle_wait edge_ended edge_lock edge_more
+  edge_parent handle_ids handle_minutes handle_schema listen_ring queue_add queue_find queue_used report_shard
+  server_now signal_call signal_limit signal_live]]
 local DASHBOARD = set [[admin_info admin_info_finished handle_schema queue_find queue_list server_now settle_tag_list
   source_columns source_find source_jobs source_list]]
 -- Accounts need none of these: verbs from outside, this doctor's own, the testing kit's. A worker
