@@ -1491,6 +1491,7 @@ function Job:db() end
 ---@class nightshift.QueueStats
 ---@field name string
 ---@field paused boolean
+---@field limited true? it has a limit, or a bound of its waiting jobs: `q:limits`
 ---@field ready integer
 ---@field scheduled integer
 ---@field running integer
@@ -1548,6 +1549,7 @@ function Job:db() end
 ---@field running integer? limited: jobs that have a place
 ---@field places integer? limited
 ---@field before integer? limited: the job that comes first in its ordered group
+---@field stopped_by integer? limited: the job that has stopped its group or queue
 ---@field by integer? paused: the job that was paused; running: the same, later
 ---@field left integer? waits, waits_children: jobs it waits for; paused: besides
 ---@field total integer? waits_children: all its children

@@ -484,14 +484,17 @@ describe("pages of nightshift web:", function()
 
   it("limits are shown with their groups, set and ended", function()
     local q, queue = fresh_queue()
-    act("/limits/set", { queue = queue, running = "2", rate = "500/1m", group_running = "1", ordered = "1" })
-    assert.same({ 2, { 500, 60 }, true }, { q:limits().running, q:limits().rate, q:limits().group.ordered })
+    act("/limits/set", { queue = queue, running = "2", rate = "500/1m", backlog = "2", group_running = "1",
+      ordered = "1" })
+    assert.same({ 2, { 500, 60 }, 2, true },
+      { q:limits().running, q:limits().rate, q:limits().backlog, q:limits().group.ordered })
+    assert.truthy(get "/queues":find('<a href="/limits?queue=' .. queue .. '" class="dim">limited</a>', 1, true))
     assert(q:push("n", {}))
     assert(db:execute([[INSERT INTO nightshift_backlog SELECT queue_id, 'tenant:7', 0, ready_at, job_id, run, alone,
       kind FROM nightshift_ready r
       WHERE job_id > 0 AND queue_id = (SELECT id FROM nightshift_queue WHERE name = ?)]], queue))
-    has("/limits?queue=" .. queue, "2 running, 500/1m; each group: 1 running, ordered", "Groups of " .. queue,
-      "tenant:7")
+    has("/limits?queue=" .. queue, "2 running, 500/1m, 2 waiting; each group: 1 running, ordered",
+      "Groups of " .. queue, "tenant:7", "full: pushes are refused")
     local status, html = post("/limits/set", { queue = queue, rate = "fast" })
     assert.equal(400, status)
     assert.truthy(text_of(html):find("rate must be starts and a time, like 500/1m; got 'fast'", 1, true))

@@ -146,12 +146,15 @@ BEGIN NOT ATOMIC
   SET STATEMENT innodb_lock_wait_timeout=0 FOR
   SELECT queue_id INTO v_limited FROM nightshift_limit WHERE queue_id = v_queue FOR UPDATE;
   IF v_limited IS NOT NULL AND v_all THEN
-    UPDATE nightshift_limit SET stopped = GREATEST(stopped, v_until) WHERE queue_id = v_queue;
+    UPDATE nightshift_limit SET stopped_by = v_job, stopped = v_until
+    WHERE queue_id = v_queue AND stopped < v_until;
   ELSEIF v_limited IS NOT NULL THEN
-    INSERT INTO nightshift_group (queue_id, group_key, stopped)
-    SELECT v_queue, group_key, v_until FROM nightshift_job
+    INSERT INTO nightshift_group (queue_id, group_key, stopped, stopped_by)
+    SELECT v_queue, group_key, v_until, v_job FROM nightshift_job
     WHERE id = v_job AND group_key IS NOT NULL
-    ON DUPLICATE KEY UPDATE stopped = GREATEST(nightshift_group.stopped, v_until);
+    ON DUPLICATE KEY UPDATE
+      stopped_by = IF(nightshift_group.stopped < v_until, v_job, nightshift_group.stopped_by),
+      stopped = GREATEST(nightshift_group.stopped, v_until);
   END IF;
 END
 

@@ -540,9 +540,9 @@ ORDER BY b.n DESC, b.group_key
 -- in its group. Params: job. Index: PRIMARY of job, limit, queue, group; of backlog, the first row of
 -- a group; of_group of grant, lease PRIMARY. Locks: none.
 SELECT q.name AS queue, j.queue_id, COALESCE(j.group_key, '') AS `group`, l.running AS places, l.rate,
-  l.rate_span, l.rate_window, l.next_at, l.used, l.stopped, l.group_running, l.group_rate,
-  l.group_span, l.group_window, l.ordered, l.lifted, {now} AS now,
-  g.stopped AS group_stopped, g.next_at AS group_next_at, g.used AS group_used,
+  l.rate_span, l.rate_window, l.next_at, l.used, l.stopped, l.stopped_by, l.group_running,
+  l.group_rate, l.group_span, l.group_window, l.ordered, l.lifted, {now} AS now,
+  g.stopped AS group_stopped, g.stopped_by AS group_stopped_by, g.next_at AS group_next_at, g.used AS group_used,
   (SELECT o.id FROM nightshift_job o FORCE INDEX (PRIMARY) WHERE o.id = g.head) AS head,
   (SELECT b.job_id FROM nightshift_backlog b FORCE INDEX (PRIMARY)
    STRAIGHT_JOIN nightshift_job o FORCE INDEX (PRIMARY) ON o.id = b.job_id AND o.run = b.run

@@ -484,8 +484,8 @@ CREATE TABLE nightshift_on_dead (
 -- group_…: the same for each group.
 -- ordered: a group's jobs run one after the other; fair: groups take turns. NULL: no such limit.
 -- next_at: of a bucket, when all of its tokens are there again; of a window, its begin; used: its
--- starts so far. stopped: none starts before; 0: it is not stopped. lifted: its jobs are on their
--- way back to ready, and then the row is deleted.
+-- starts so far. stopped: none starts before, as the job stopped_by has asked; 0: it is not
+-- stopped. lifted: its jobs are on their way back to ready, and then the row is deleted.
 CREATE TABLE nightshift_limit (
   queue_id INT NOT NULL PRIMARY KEY,
   running INT UNSIGNED NULL,
@@ -501,6 +501,7 @@ CREATE TABLE nightshift_limit (
   next_at BIGINT NOT NULL DEFAULT 0,
   used INT UNSIGNED NOT NULL DEFAULT 0,
   stopped BIGINT NOT NULL DEFAULT 0,
+  stopped_by BIGINT NULL,
   lifted BOOLEAN NOT NULL DEFAULT FALSE,
   CONSTRAINT limit_rate_span CHECK ((rate IS NULL) = (rate_span IS NULL) AND rate_span > 0),
   CONSTRAINT limit_group_span CHECK ((group_rate IS NULL) = (group_span IS NULL) AND group_span > 0)
@@ -510,9 +511,9 @@ CREATE TABLE nightshift_limit (
 -- A group of a limited queue with jobs in its backlog, or with a rate or a job that still counts.
 -- Only a claim that admits writes here, and a verdict with stop = "group". rank to job_id: its best
 -- job in the backlog, as in ready; job_id 0: it has none. served: when a job of it was admitted
--- last. next_at, used, stopped: as in limit. blocked: no claim looks at it before; 0: at once; 1:
--- the next claim does. head: the job that holds an ordered group, from its first start to its end.
--- Its row in the backlog has the ready_at 0.
+-- last. next_at, used, stopped, stopped_by: as in limit. blocked: no claim looks at it before; 0: at
+-- once; 1: the next claim does. head: the job that holds an ordered group, from its first start to
+-- its end. Its row in the backlog has the ready_at 0.
 CREATE TABLE nightshift_group (
   queue_id INT NOT NULL,
   group_key VARCHAR(190) NOT NULL,
@@ -523,6 +524,7 @@ CREATE TABLE nightshift_group (
   next_at BIGINT NOT NULL DEFAULT 0,
   used INT UNSIGNED NOT NULL DEFAULT 0,
   stopped BIGINT NOT NULL DEFAULT 0,
+  stopped_by BIGINT NULL,
   blocked BIGINT NOT NULL DEFAULT 0,
   head BIGINT NULL,
   PRIMARY KEY (queue_id, group_key),

@@ -594,6 +594,14 @@ BEGIN
     SET v_after = JSON_EXTRACT(nightshift_push_options, '$.after');
     IF JSON_TYPE(JSON_EXTRACT(nightshift_push_options, '$.parent')) = 'INTEGER' THEN
       SET v_bound = NULL;
+      IF EXISTS(SELECT 1 FROM nightshift_job j FORCE INDEX (PRIMARY)
+          STRAIGHT_JOIN nightshift_limit l FORCE INDEX (PRIMARY)
+            ON l.queue_id = j.queue_id AND l.ordered
+          WHERE j.id = CAST(JSON_VALUE(nightshift_push_options, '$.parent') AS SIGNED)
+            AND j.queue_id = v_queue
+            AND j.group_key = JSON_VALUE(nightshift_push_options, '$.group')) THEN
+        SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'nightshift_push: INVALID: the parent is in the same ordered group, and would wait for this job; give another group, or no parent';
+      END IF;
     END IF;
   END IF;
   IF v_bound IS NOT NULL THEN

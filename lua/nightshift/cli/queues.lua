@@ -87,8 +87,10 @@ local QUEUE_COLUMNS = {
   { title = "DEAD", get = count_of "dead", right = true, colour = function(row) return row.dead > 0 and "red" end },
   { title = "OLDEST", get = function(row) return output.span(row.oldest) end, right = true },
   { title = "NEXT DUE", get = function(row) return output.span(row.next) end, right = true },
-  { title = "", get = function(row) return row.paused and "paused" or "" end,
-    colour = function() return "yellow" end },
+  { title = "", colour = function(row) return row.paused and "yellow" end, get = function(row)
+    return (row.paused and "paused" or "") .. (row.paused and row.limited and ", " or "")
+      .. (row.limited and "limited" or "")
+  end },
 }
 
 --- "4, 2 busy, 1 leaving": workers that take jobs, that run one, that take no more.

@@ -299,6 +299,7 @@ static bool append_row(ns_queue_row **rows, size_t *cap, size_t *n, const ns_val
   q->paused = row[2].i != 0;
   q->removed = row[3].i != 0;
   q->limited = row[4].i != 0;
+  q->bounded = ns_int_or(&row[5], 0) > 0;
   return true;
 }
 
