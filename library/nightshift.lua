@@ -1180,14 +1180,17 @@ local Queue = {}
 ---@field parent integer? a live job: the parent of this one
 ---@field id integer? one that `GONE` gave on this handle: repeats that push
 
+---@class nightshift.PushOneOptions: nightshift.PushOptions
+---@field wait nightshift.Duration? for room, while the queue is full; not in a transaction
+
 --- Pushes one job; with an id it is durable.
 ---@param name string which handler runs it; 1 to 100 bytes, no control characters
 ---@param payload any encoded as JSON; nil is null
----@param opts nightshift.PushOptions?
+---@param opts nightshift.PushOneOptions?
 ---@return integer? id
 ---@return string? message; or `kept`: nothing was pushed, the id is that of the job with the key; or `replaced`: that
 ---job has become this one
----@return nightshift.Code? code `INVALID`, `TOO_BIG`, `DUPLICATE`, `GONE`, `BUSY`, `DENIED`
+---@return nightshift.Code? code `INVALID`, `TOO_BIG`, `DUPLICATE`, `FULL`, `GONE`, `BUSY`, `DENIED`
 ---@return integer? holder with `DUPLICATE`: the job that has the key; with `GONE`: the id to repeat the push with,
 ---when it may have been written
 function Queue:push(name, payload, opts) end
@@ -1195,11 +1198,12 @@ function Queue:push(name, payload, opts) end
 --- Pushes many jobs in one transaction, all or none. A list with holes or
 --- other keys raises.
 ---@param items {[1]: string, [2]: any, [3]: nightshift.PushOptions?}[]
+---@param opts {wait: nightshift.Duration?}? for room, while the queue is full
 ---@return integer[]? ids
 ---@return string|table<integer, "kept"|"replaced">|nil message; or such words by place, as of `push`
 ---@return nightshift.Code? code
 ---@return integer|integer[]|nil holder with `DUPLICATE`: the job that has the key; with `GONE`: the ids, as of `push`
-function Queue:push_many(items) end
+function Queue:push_many(items, opts) end
 
 --- Claims one job; a bare nil when none came within `wait`. With `lease` it is
 --- given back so long after the claim or its last `job:touch`. With `strict` the
@@ -1466,6 +1470,7 @@ function Job:db() end
 ---@class nightshift.Limit
 ---@field running integer? at most so many at once
 ---@field rate nightshift.Rate?
+---@field backlog integer? pushes are refused while so many jobs wait
 ---@field group nightshift.GroupLimit? of each group
 
 ---@class nightshift.GroupLimit
@@ -1476,7 +1481,8 @@ function Job:db() end
 
 ---@class nightshift.LimitUse: nightshift.Limit
 ---@field queue string
----@field counts {running: integer, waiting: integer, groups: integer, full_groups: integer, capped: table<string, true>?}
+---@field counts {running: integer?, waiting: integer, groups: integer, full_groups: integer, capped: table<string, true>?}
+---@field full true? so many jobs wait that pushes are refused
 ---@field stopped number? none starts before
 ---@field due number? the next start, by the queue's rate
 ---@field lifted true? it ends, once its backlog has been moved
@@ -1485,6 +1491,7 @@ function Job:db() end
 ---@class nightshift.QueueStats
 ---@field name string
 ---@field paused boolean
+---@field limited true? it has a limit, or a bound of its waiting jobs: `q:limits`
 ---@field ready integer
 ---@field scheduled integer
 ---@field running integer
@@ -1542,6 +1549,7 @@ function Job:db() end
 ---@field running integer? limited: jobs that have a place
 ---@field places integer? limited
 ---@field before integer? limited: the job that comes first in its ordered group
+---@field stopped_by integer? limited: the job that has stopped its group or queue
 ---@field by integer? paused: the job that was paused; running: the same, later
 ---@field left integer? waits, waits_children: jobs it waits for; paused: besides
 ---@field total integer? waits_children: all its children

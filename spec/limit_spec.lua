@@ -121,8 +121,8 @@ describe("limits:", function()
       assert(q:limit(nil))
       assert.is_nil((q:limits()))
       assert.same({ 0, 0, 0 }, { rows("backlog", queue), rows("group", queue), rows("grant", queue) })
-      assert.same({ { limited = 0, full = 0 } },
-        sql("SELECT limited, `full` FROM nightshift_queue WHERE name = ?", queue))
+      assert.same({ { limited = 0 } },
+        sql("SELECT limited FROM nightshift_queue WHERE name = ?", queue))
       assert.same({ ids[2], ids[1] }, { q:claim().id, q:claim().id })
     end)
 
@@ -242,6 +242,9 @@ describe("limits:", function()
     assert.has_error(function() job:again { retry_after = 600, stop = "all" } end)
     assert(job:again { retry_after = 600, stop = "queue" })
     assert.is_true(q:limits().stopped > os.time() + 500)
+    local text, fact = handle:why(assert(q:push "c"))
+    assert.is_truthy(text:find((" more: job %d asked for it"):format(job.id), 1, true), text)
+    assert.equal(job.id, fact.stopped_by)
     sql("UPDATE nightshift_limit SET stopped = 0 WHERE queue_id = ?", queue_id(queue))
     assert(q:push("b", nil, { group = "tenant:8" }))
     local h = host.start(url, [[return { b = function(job)
@@ -252,6 +255,155 @@ describe("limits:", function()
       return row and row.stopped > (os.time() + 500) * 1000000
     end)
     host.stop(h)
+    local by = handle:jobs { queue = queue, state = "scheduled", name = "b" }[1].id
+    assert.matches(("group tenant:8 is stopped .*: job %d asked for it"):format(by),
+      (handle:why(assert(q:push("d", nil, { group = "tenant:8" })))))
+  end)
+
+  describe("a bound of waiting jobs", function()
+    local MESSAGE <const> = "queue %s is full: 3 jobs wait, and its limit allows no more; push later"
+
+    local function full(queue, id, message, code)
+      assert.same({ nil, "FULL" }, { id, code })
+      assert.is_truthy(message:find(MESSAGE:format(queue), 1, true), message)
+    end
+
+    --- A queue with a bound of three jobs, which wait.
+    local function full_queue(more)
+      local q, queue = fresh_queue()
+      local given = { backlog = 3 }
+      for key, value in pairs(more or {}) do given[key] = value end
+      assert(q:limit(given))
+      for i = 1, 3 do assert(q:push("a", i)) end
+      return q, queue
+    end
+
+    local function command(argv, input)
+      local all = { proc.build .. "/bin/nightshift", "--url", url, table.unpack(argv) }
+      all.stdin = input
+      return proc.run(all)
+    end
+
+    it("refuses every push of programs, of the shell and of SQL, and says so", function()
+      local q, queue = full_queue()
+      full(queue, q:push("a", 4))
+      full(queue, q:push_many { { "a" }, { "a" } })
+      full(queue, q:push("a", 4, { delay = 60 }))
+      full(queue, handle:flow { name = "root", queue = queue, children = { { name = "a" } } })
+      local _, message, code = handle:transaction(function(tx) return tx:queue(queue):push("a") end)
+      full(queue, nil, message, code)
+      local none, said = handle:execute("CALL nightshift_push(?, 'a', '1', NULL)", queue)
+      assert.is_nil(none)
+      assert.is_truthy(said:find(("nightshift_push: FULL: queue %s is full: 3 jobs wait"):format(queue), 1, true), said)
+      local status, out, err = command { "push", queue, "a" }
+      assert.same({ 1, "" }, { status, out })
+      assert.is_truthy(err:find(MESSAGE:format(queue), 1, true), err)
+      status, out, err = command({ "push", queue, "a", "--lines" }, "1\n2\n")
+      assert.same({ 1, "" }, { status, out })
+      assert.matches("lines 1 to 2: queue .* is full.*%(FULL%); 0 jobs pushed before them", err)
+      assert.equal(3, rows("ready", queue) - sql(
+        "SELECT COUNT(*) AS n FROM nightshift_ready WHERE queue_id = ? AND job_id <= 0", queue_id(queue))[1].n)
+    end)
+
+    it("is shown, and ends with the limit", function()
+      local q, queue = full_queue()
+      assert.same({ 3, true, 3 }, { q:limits().backlog, q:limits().full, q:limits().counts.waiting })
+      assert.is_nil(q:limits().counts.running)
+      assert.equal(0, sql("SELECT limited FROM nightshift_queue WHERE name = ?", queue)[1].limited)
+      assert.matches(queue .. " +3 +0 +3 waiting +full: pushes are refused", select(2, command { "limits" }))
+      assert.is_truthy(select(2, command { "status" }):find(
+        ("next: nightshift limits %s  # 3 jobs wait, and pushes are refused\n"):format(queue), 1, true))
+      assert.equal(3, nightshift.decode((select(2, command { "limits", queue, "--json" }))).backlog)
+      assert(q:limit { running = 9 })
+      assert.is_nil(q:limits().backlog)
+      assert(q:push("a", 4, { wait = 20 })) -- at the next count
+      assert.equal(queue .. ": 9 running, 4 waiting\n",
+        (select(2, command { "limit", queue, "--running", "9", "--backlog", "4" })))
+      assert(q:limit(nil))
+      assert(q:push("a", 5, { wait = 20 }))
+      assert.is_nil((q:limits()))
+    end)
+
+    it("counts jobs in the backlog of the other limits, too, and none that runs or is due later", function()
+      local q, queue = full_queue { running = 1 }
+      local job = assert(q:claim())
+      assert.equal(2, rows("backlog", queue))
+      assert(q:push("a", 4, { delay = 3600, wait = 20 }))
+      assert(q:push("a", 5, { wait = 20 }))
+      full(queue, q:push("a", 6))
+      assert(job:ack())
+    end)
+
+    it("lets children, schedules and retries in anyhow", function()
+      local q, queue = full_queue()
+      local job = assert(q:claim())
+      assert(q:push("a", 4, { wait = 20 }))
+      assert(q:push("child", 1, { parent = job.id }))
+      job:spawn("child", 2)
+      assert(job:ack())
+      assert(handle:schedule { name = "tick" .. queue, cron = "0 3 1 1 *", push = { "a", nil, { queue = queue } } })
+      assert(handle:schedule_run("tick" .. queue))
+      assert.equal(6, q:stats().ready)
+      assert(handle:retry(job.id))
+      assert.equal(7, q:stats().ready)
+      full(queue, q:push("a", 5))
+    end)
+
+    it("makes a push with `wait` wait for room, or so long", function()
+      local q, queue = full_queue()
+      local began = nightshift.clock()
+      full(queue, q:push("a", 4, { wait = 0.2 }))
+      assert.is_true(nightshift.clock() - began >= 0.2)
+      local _, message, code = handle:transaction(function(tx) return tx:queue(queue):push("a", 4, { wait = 1 }) end)
+      assert.equal("INVALID", code)
+      assert.matches("a transaction does not wait for room", message)
+      local waits = proc.start { proc.build .. "/bin/nightshift", "--url", url, "push", queue, "b", "--wait", "60" }
+      full(queue, q:push_many({ { "a" } }, { wait = 0.5 })) -- it waits meanwhile
+      assert(assert(q:claim()):ack())
+      waits:wait_line("^%d+$", 60)
+      assert.equal(0, (waits:wait()))
+      assert.equal(3, q:stats().ready)
+    end)
+
+    it("is learned by programs that know the queue, within about a hundred pushes", function()
+      local q, queue = fresh_queue()
+      local other <close> = assert(nightshift.open(url))
+      assert(other:queue(queue):push("a"))
+      assert(q:limit { backlog = 2 })
+      local pushes = 0
+      while pushes < 300 and other:queue(queue):push("a") do pushes = pushes + 1 end
+      assert.equal("FULL", (select(3, other:queue(queue):push("a"))))
+      assert.is_true(pushes <= 100, pushes)
+    end)
+
+    it("costs pushes to other queues nothing", function()
+      local q = fresh_queue()
+      local function cost()
+        assert(q:push("a"))
+        local function status()
+          local list = {}
+          for _, row in ipairs(sql [[SHOW SESSION STATUS WHERE Variable_name IN ('Com_stmt_execute', 'Handler_read_key',
+            'Handler_read_first', 'Handler_read_next', 'Handler_read_rnd_next', 'Handler_write')]]) do
+            list[row.Variable_name] = tonumber(row.Value)
+          end
+          return list
+        end
+        local least = {}
+        for _ = 1, 3 do -- one of them may take new ids
+          local before = status()
+          for _ = 1, 5 do assert(q:push("a")) end
+          for key, value in pairs(status()) do
+            least[key] = math.min(least[key] or math.huge, value - before[key])
+          end
+        end
+        return least
+      end
+      sql "UPDATE nightshift_queue SET backlog = NULL"
+      for _ = 1, 110 do assert(q:push("a")) end -- the last bounds are forgotten
+      local without = cost()
+      full_queue()
+      assert.same(without, cost())
+    end)
   end)
 
   describe("the commands", function()
@@ -282,7 +434,9 @@ describe("limits:", function()
       assert.equal(2, #assert(handle:jobs { queue = queue, state = "ready" }))
       assert.equal("nightshift: 2 jobs would be cancelled; add --yes to do it\n",
         select(2, run(2, "cancel", "--queue", queue, "--state", "ready")))
-      assert.matches("next: nightshift limits " .. queue .. "  # full limit: 1 of 1 running\n", (run(0, "status")))
+      out = run(0, "status")
+      assert.matches("\n" .. queue .. " +2 .* limited *\n", out)
+      assert.matches("next: nightshift limits " .. queue .. "  # full limit: 1 of 1 running\n", out)
       assert.equal(queue .. ": no limit\n", (run(0, "limit", queue, "--off")))
       assert.matches("queue '" .. queue .. "' has no limit", select(2, run(1, "limits", queue)))
     end)
@@ -304,6 +458,6 @@ describe("limits:", function()
     local q, queue = fresh_queue()
     assert(q:push "a")
     assert(q:claim():ack())
-    assert.equal("0\t0", db.sql(("SELECT limited, `full` FROM nightshift_queue WHERE name = '%s'"):format(queue), name))
+    assert.equal("0", db.sql(("SELECT limited FROM nightshift_queue WHERE name = '%s'"):format(queue), name))
   end)
 end)

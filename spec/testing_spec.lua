@@ -385,7 +385,7 @@ describe("the testing kit", function()
       ["past_holder.started"] = true, ["past_holder.ended"] = true,
       ["served.ended"] = true, ["ready.ready_at"] = true, ["mended.last"] = true, ["notice.created"] = true,
       ["source.seen"] = true, ["source.runner"] = true, ["schedule.skipped"] = true,
-      ["schedule.lacked_at"] = true, ["minute.at"] = true, ["limit.backlog"] = true, ["group.ready_at"] = true,
+      ["schedule.lacked_at"] = true, ["minute.at"] = true, ["group.ready_at"] = true,
       ["backlog.ready_at"] = true }
     local unknown, n = {}, 0
     for _, statement in ipairs(core.schema()) do

@@ -129,6 +129,15 @@ function tables.empty(db)
   assert(db:execute "UPDATE nightshift_queue SET limited = FALSE WHERE limited")
 end
 
+--- Waits until a statement gives a row, a minute at most; the server's clock then, µs.
+function tables.await(db, sql)
+  for _ = 1, 12000 do
+    if tables.ask(db, sql) then return tables.now(db) end
+    assert(db:execute "DO SLEEP(0.005)")
+  end
+  error("bench: the jobs do not end", 0)
+end
+
 --- Takes so many ids, which no other caller gets; gives the first.
 function tables.take_ids(db, n)
   local first = tables.ask(db, "SELECT NEXTVAL(nightshift_id) AS n")

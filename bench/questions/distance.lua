@@ -72,14 +72,6 @@ local function start_host(workers)
   return processes.start_host { url = url, build = build, workers = workers, script = SCRIPT }
 end
 
-local function await(db, sql)
-  for _ = 1, 12000 do
-    if tables.ask(db, sql) then return tables.now(db) end
-    assert(db:execute "DO SLEEP(0.005)")
-  end
-  error("bench: the jobs do not end", 0)
-end
-
 local DONE <const> = "SELECT 1 AS n FROM DUAL WHERE NOT EXISTS (SELECT 1 FROM nightshift_job)"
 
 local function fill(q, n)
@@ -94,7 +86,7 @@ local function rate(db, q, n)
   fill(q, n)
   local begun = tables.now(db)
   assert(q:resume())
-  return n / ((await(db, DONE) - begun) / 1e6)
+  return n / ((tables.await(db, DONE) - begun) / 1e6)
 end
 
 local function median(list)
@@ -127,7 +119,7 @@ local function latency(db, q)
     assert(db:execute "DO SLEEP(0.03)")
     local begun = nightshift.clock()
     local id = assert(q:push("start", 1))
-    await(db, DONE)
+    tables.await(db, DONE)
     late[i] = (assert(db:job(id)).result - begun) * 1000
   end
   return median(late)

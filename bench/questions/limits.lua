@@ -48,14 +48,6 @@ local function fill(q, name, n, group)
   end
 end
 
-local function await(db, sql)
-  for _ = 1, 12000 do
-    if tables.ask(db, sql) then return tables.now(db) end
-    assert(db:execute "DO SLEEP(0.005)")
-  end
-  error("bench: the jobs do not end", 0)
-end
-
 local function host(workers)
   return processes.start_host { url = url, build = build, workers = workers, script = "bench/questions/limits.lua" }
 end
@@ -77,13 +69,13 @@ local function rate(db, beside)
   end
   local h <close> = host(4)
   if beside then
-    await(db, ("SELECT 1 AS n FROM DUAL WHERE (SELECT COUNT(*) FROM nightshift_job) = %d"):format(2 * GROUPS))
+    tables.await(db, ("SELECT 1 AS n FROM DUAL WHERE (SELECT COUNT(*) FROM nightshift_job) = %d"):format(2 * GROUPS))
   end
   assert(q:pause())
   fill(q, "noop", jobs)
   local begun = tables.now(db)
   assert(q:resume())
-  local ended = await(db, "SELECT 1 AS n FROM DUAL WHERE NOT EXISTS (SELECT 1 FROM nightshift_job j "
+  local ended = tables.await(db, "SELECT 1 AS n FROM DUAL WHERE NOT EXISTS (SELECT 1 FROM nightshift_job j "
     .. "JOIN nightshift_queue q ON q.id = j.queue_id WHERE q.name = 'free')")
   h:stop()
   return ('{"what":"%s","jobs":%d,"rate":%.1f}'):format(beside and "beside 1,000 groups" or "alone", jobs,
@@ -115,12 +107,12 @@ function asks.fair(db)
   assert(q:limit { group = { fair = true } })
   fill(q, "step", jobs, function() return "a" end)
   local h <close> = host(4)
-  await(db, "SELECT 1 AS n FROM nightshift_finished LIMIT 1")
+  tables.await(db, "SELECT 1 AS n FROM nightshift_finished LIMIT 1")
   for i = 1, 100 do
     assert(db:execute "DO SLEEP(0.03)")
     local begun = nightshift.clock()
     local id = assert(q:push("start", 1, { group = "b" }))
-    await(db, ("SELECT 1 AS n FROM nightshift_finished WHERE id = %d"):format(id))
+    tables.await(db, ("SELECT 1 AS n FROM nightshift_finished WHERE id = %d"):format(id))
     late[i] = (assert(db:job(id)).result - begun) * 1000
   end
   h:stop()

@@ -455,6 +455,18 @@ local function unspawned(self, message, code)
   return nil, message, code
 end
 
+local OWN_GROUP = "the group '%s' is ordered, and this job is in it: it would wait for the child, which waits for it; "
+  .. "give the child another group, or none"
+
+--- Is the child in the ordered group of its parent? The database is asked only when it is the same
+-- group.
+local function is_in_own_group(self, child)
+  if child.group == nil or child.group ~= self.group or child.queue ~= self.queue then return false end
+  local rows, message, code = self._backend.ask("edge_ordered", self.id, child.group, core.null)
+  if not rows then return nil, message, code end
+  return #rows > 0
+end
+
 local TOO_MANY = "a run may spawn %d children, for all of them are written with its verdict, in one transaction; raise "
   .. "that with `nightshift work --max-children N` (in a program: nightshift.open{max_children = N}), or let "
   .. "children spawn some of them"
@@ -474,7 +486,11 @@ function methods:spawn(name, payload, opts, extra)
   local child = child_of(self, name, payload, opts)
   local children, most = self._children or {}, self._backend.max_children or options.MAX_CHILDREN
   if #children >= most then return unspawned(self, TOO_MANY:format(most), "TOO_BIG") end
-  local id, message, code = self._backend.take_id(self)
+  local ordered, message, code = is_in_own_group(self, child)
+  if ordered then message, code = OWN_GROUP:format(options.shown(child.group)), "INVALID" end
+  if message then return unspawned(self, message, code) end
+  local id
+  id, message, code = self._backend.take_id(self)
   if not id then return unspawned(self, message, code) end
   self._children, child.id = children, id
   children[#children + 1] = child

@@ -18,6 +18,7 @@ local limit = {}
 
 local MOST_PLACES <const> = 1000000
 local MOST_STARTS <const> = 1000000000 -- of a rate
+local MOST_WAITING <const> = 10000000 -- jobs, of a bound: a push may count so many
 local LONGEST <const> = 31536000 * 1000000 -- µs of a rate: a year
 local MOVED <const> = 10000 -- jobs of a backlog that one change moves
 
@@ -64,9 +65,9 @@ local function group(value, what)
   return given, message
 end
 
-local LIMIT = { running = places, rate = rate, group = group }
+local LIMIT = { running = places, rate = rate, backlog = options.integer(1, MOST_WAITING), group = group }
 
---- A limit as callers write it, checked.
+--- A limit as callers write it, checked. `admits`: it has more than a bound of waiting jobs.
 ---@param given table
 ---@return table|nil
 ---@return string? message
@@ -79,9 +80,9 @@ function limit.read(given)
   if not set then return nil, message, code end
   local own = set.group or {}
   set.group = own
-  local some = set.running or set.rate or own.running or own.rate or own.ordered or own.fair
-  if not some then
-    return nil, "limit: there is no limit in this table; give one of running, rate and group, or nil for none",
+  set.admits = (set.running or set.rate or own.running or own.rate or own.ordered or own.fair) and true
+  if not set.admits and not set.backlog then
+    return nil, "limit: there is no limit in this table; give one of running, rate, backlog and group, or nil for none",
       "INVALID"
   end
   return set
@@ -109,13 +110,14 @@ local function add_rate(words, value)
   end
 end
 
---- A limit in words: "100 running, 500/1m; each group: 2 running, ordered".
+--- A limit in words: "100 running, 500/1m, 1000 waiting; each group: 2 running, ordered".
 ---@param set table as `read` gives it
 ---@return string
 function limit.text(set)
   local words, own = {}, {}
   if set.running then words[1] = ("%d running"):format(set.running) end
   add_rate(words, set.rate)
+  if set.backlog then words[#words + 1] = ("%d waiting"):format(set.backlog) end
   if set.group.running then own[1] = ("%d running"):format(set.group.running) end
   add_rate(own, set.group.rate)
   if set.group.ordered then own[#own + 1] = "ordered" end
@@ -123,6 +125,18 @@ function limit.text(set)
   if #own > 0 then parts[#parts + 1] = "each group: " .. table.concat(own, ", ") end
   if set.group.fair then parts[#parts + 1] = "groups take turns" end
   return table.concat(parts, "; ")
+end
+
+--- The limit of a row of `list`, in words.
+---@param row table
+---@return string
+function limit.words(row)
+  local function numbers(list)
+    return list and { n = list[1], span = math.floor(list[2] * 1000000 + 0.5), window = list[3] ~= nil }
+  end
+  local own = row.group or {}
+  return limit.text { running = row.running, rate = numbers(row.rate), backlog = row.backlog,
+    group = { running = own.running, rate = numbers(own.rate), ordered = own.ordered, fair = own.fair } }
 end
 
 -- ----------------------------------------------------------------------- setting
@@ -191,7 +205,7 @@ local function put(handle, id, name, set)
   local n, span, window = values(set.rate)
   local group_n, group_span, group_window = values(own.rate)
   ok, message, code = ask(handle, "admin_limit_put", id, set.running or core.null, n, span, window,
-    core.null, own.running or core.null, group_n, group_span, group_window, flag(own.ordered),
+    own.running or core.null, group_n, group_span, group_window, flag(own.ordered),
     flag(own.fair), flag(old and same_rate(old, "", set.rate)))
   if ok and old then
     ok, message, code = ask(handle, "admin_limit_groups", flag(same_rate(old, "group_", own.rate)),
@@ -242,10 +256,17 @@ function limit.set(handle, name, given)
   local what = ("queue %s: %s"):format(name, set and limit.text(set) or "none")
   local done
   done, message, code = audit.once(handle, "limit", what, function()
-    if set then return put(handle, id, name, set) end
-    return lift(handle, id, name)
+    local ok, why, kind
+    if set and set.admits then
+      ok, why, kind = put(handle, id, name, set)
+    else
+      ok, why, kind = lift(handle, id, name)
+    end
+    if ok == nil then return nil, why, kind end
+    return ask(handle, "admin_limit_bound", set and set.backlog or core.null, id)
   end)
-  if done == nil then return nil, message, code end
+  if not done then return nil, message, code end
+  handle:queues() -- so this handle goes by the new bound at once
   if not handle:in_transaction() then handle:ring() end
   return true
 end
@@ -290,10 +311,21 @@ local function held_by(row, counts)
   end
 end
 
+--- Do as many jobs of the queue wait as may? nil, false: no; or trouble, with a message.
+local function is_full(handle, row)
+  local counted = row.waiting + row.fresh
+  if not row.backlog or counted >= row.backlog or math.max(row.waiting, row.fresh) < limit.MOST then
+    return row.backlog and counted >= row.backlog
+  end
+  local rows, message, code = ask(handle, "report_limit_full", row.queue_id, row.backlog)
+  if not rows then return nil, message, code end
+  return rows[1].is_full == 1
+end
+
 local function shown(row)
   local capped = {}
-  local counts = { running = row.held, waiting = row.waiting + row.fresh, groups = row.groups,
-    full_groups = row.full_groups }
+  local counts = { running = row.limited == 1 and row.held or nil, waiting = row.waiting + row.fresh,
+    groups = row.groups, full_groups = row.full_groups }
   for key, most in pairs { waiting = limit.MOST, groups = MOST_GROUPS } do
     if counts[key] >= most then counts[key], capped[key] = most, true end
   end
@@ -303,7 +335,8 @@ local function shown(row)
     ordered = row.ordered == 1 or nil, fair = row.fair == 1 or nil }
   return {
     queue = row.queue, running = row.places, rate = rate_of(row.rate, row.rate_span, row.rate_window),
-    group = next(own) and own or nil, counts = counts,
+    backlog = row.backlog, group = next(own) and own or nil, counts = counts,
+    full = row.is_full or nil,
     stopped = row.stopped > row.now and row.stopped / 1000000 or nil, due = due and due / 1000000,
     lifted = row.lifted == 1 or nil,
     holds = counts.waiting > 0 and held_by(row, counts) or nil,
@@ -311,8 +344,9 @@ local function shown(row)
 end
 
 --- The limit of a queue, or the limits of all that have one, by name: as they were set, and how much
--- is used. counts: {running =, waiting =, groups =}, `capped` names counts that stopped. full: its
--- backlog has reached its bound. stopped: none starts before; due: the next start, by its rate.
+-- is used. counts: {running =, waiting =, groups =}, `capped` names counts that stopped; running is
+-- absent where only the waiting jobs have a limit. full: so many wait that pushes are refused.
+-- stopped: none starts before; due: the next start, by its rate.
 -- holds: why none of the waiting jobs can start, in words.
 ---@param handle userdata core handle
 ---@param name string? nil: all
@@ -323,7 +357,11 @@ function limit.list(handle, name)
   local rows, message, code = ask(handle, "report_limits", name or core.null, name or core.null)
   if not rows then return nil, message, code end
   local list = core.array {}
-  for i, row in ipairs(rows) do list[i] = shown(row) end
+  for i, row in ipairs(rows) do
+    row.is_full, message, code = is_full(handle, row)
+    if message then return nil, message, code end
+    list[i] = shown(row)
+  end
   return list
 end
 

@@ -508,6 +508,10 @@ options.PUSH = {
   deadline = span(0),
 }
 
+--- The options of a push of one job; it may wait for room in a queue that is full.
+options.PUSH_ONE = { wait = options.duration }
+for key, check in pairs(options.PUSH) do options.PUSH_ONE[key] = check end
+
 --- Check: as above for a job that has its id before the key is asked for.
 local function unique_own(value, what)
   local read, message = unique_push(value, what)

@@ -114,6 +114,26 @@ local function live(self, verb)
   return (options.live(self._handle, verb))
 end
 
+-- Seconds between tries of a push that waits for room. The core counts jobs more rarely than that.
+local FULL_PAUSE <const> = 0.05
+
+--- A push; with `wait` (µs) it is tried until the queue has room, or so long.
+local function push(handle, name, entries, wait)
+  if wait and handle:in_transaction() then
+    return nil, "push: a transaction does not wait for room, as it keeps its locks meanwhile; push without 'wait', "
+      .. "or before it", "INVALID"
+  end
+  local ends = wait and core.clock() + wait / 1000000
+  local function go_by(...)
+    local ids, _, code = ...
+    local left = not ids and code == "FULL" and ends and ends - core.clock()
+    if not left or left <= 0 then return ... end
+    core.sleep(math.min(FULL_PAUSE * (0.5 + math.random()), left))
+    return go_by(handle:push(name, entries))
+  end
+  return go_by(handle:push(name, entries))
+end
+
 --- Pushes one job; with an id it is durable.
 ---@param name string which handler runs it
 ---@param payload any encoded as JSON; nil is null
@@ -127,10 +147,12 @@ end
 function methods:push(name, payload, opts, extra)
   local handle = live(self, "push")
   options.no_more("push", "name, payload and options", extra)
-  local entry, message, code = options.entry("push", name, payload, opts)
+  local entry, message, code = options.entry("push", name, payload, opts, options.PUSH_ONE)
   if not entry then return nil, message, code end
+  local wait = entry.wait
+  entry.wait = nil
   local ids, holder
-  ids, message, code, holder = handle:push(self.name, { entry })
+  ids, message, code, holder = push(handle, self.name, { entry }, wait)
   if not ids then return nil, message, code, type(holder) == "table" and holder[1] or holder end
   if message then return ids[1], message[1] end
   return ids[1]
@@ -170,14 +192,20 @@ local function check_item(item, i)
   end
 end
 
+local PUSH_MANY = { wait = options.duration }
+
 --- Pushes many jobs in one transaction: all or none.
 ---@param items table[] each {name, payload, options}
+---@param opts {wait: nightshift.Duration?}?
 ---@return integer[]|nil ids in the order of the items
 ---@return string|table|nil message; or "kept", "replaced" by place, as of push
 ---@return string? code
 ---@return integer|integer[]|nil holder with DUPLICATE: the job that has the key; with GONE: the ids, as of push
-function methods:push_many(items)
+function methods:push_many(items, opts, extra)
   local handle = live(self, "push_many")
+  options.no_more("push_many", "a list of items, and options", extra)
+  local given, trouble, kind = options.read("push_many", opts, PUSH_MANY)
+  if not given then return nil, trouble, kind end
   local entries = {}
   for i = 1, length(items) do
     local item = rawget(items, i)
@@ -191,7 +219,7 @@ function methods:push_many(items)
     end
   end
   if #entries == 0 then return {} end
-  return handle:push(self.name, entries)
+  return options.values(push(handle, self.name, entries, given.wait))
 end
 
 -- ----------------------------------------------------------------- ways to claim

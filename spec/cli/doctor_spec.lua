@@ -131,7 +131,7 @@ port=%d
     assert.equal(1, exit)
     expect(found.writable, "fail", "read-only")
     expect(found.ring, "fail", "the server is read-only", "see writable")
-    expect(found.procedures, "ok", "6 of 6")
+    expect(found.procedures, "ok", "7 of 7")
     assert.is_truthy(found.holders)
   end)
 

@@ -129,6 +129,30 @@ describe("a limited queue", function()
     assert.equal(a[3], assert(q:claim { wait = 10 }).id)
   end)
 
+  it("refuses a child in the ordered group of its parent, which would wait for it", function()
+    assert(q:limit { group = { ordered = true } })
+    local own, other = { group = "a" }, { group = "b" }
+    local a = push("a", 1)
+    local job = assert(q:claim())
+    local none, message, code = q:push("call", { "a" }, { group = "a", parent = job.id })
+    assert.same({ nil, "INVALID" }, { none, code })
+    assert.is_truthy(message:find(("the parent, job %d, is in the same ordered group"):format(a[1]), 1, true), message)
+    none, message = handle:execute("CALL nightshift_push('api', 'call', '1', ?)",
+      ('{"group": "a", "parent": %d}'):format(job.id))
+    assert.is_nil(none)
+    assert.matches("nightshift_push: INVALID: the parent is in the same ordered group", message)
+    assert(job:spawn("call", { "b" }, other))
+    assert(handle:queue("other"):push("call", {}, { group = "a", parent = job.id }))
+    none, message, code = job:spawn("call", { "a" }, own)
+    assert.same({ nil, "INVALID" }, { none, code })
+    assert.matches("^the group 'a' is ordered, and this job is in it.*give the child another group, or none$", message)
+    none, message, code = job:ack() -- a run that lacks a child is not done
+    assert.same({ nil, "INVALID" }, { none, code }, message)
+    assert(job:fail "no")
+    assert(q:limit { group = { running = 1 } })
+    assert(q:push("call", { "a" }, { group = "a", parent = job.id }))
+  end)
+
   it("lets groups take turns, when it is to be fair", function()
     assert(q:limit { group = { fair = true } })
     local a = push("a", 50)
@@ -210,6 +234,17 @@ describe("a limited queue", function()
     end
     assert(job:ack())
     assert.equal(0, count "job")
+  end)
+
+  it("is drained at its rate, and does not hold up a drain that cannot run what waits in it", function()
+    assert(q:limit { rate = { 2, "1s" } })
+    push("a", 4)
+    local script = "return { call = function() end }"
+    assert.equal(0, (host.drain(url, script)))
+    assert.equal(0, count "job")
+    assert(q:push("unserved", 1))
+    assert.equal(3, (host.drain(url, script)))
+    assert.equal(1, count "job")
   end)
 
   it("does not wait for a claim of another session", function()

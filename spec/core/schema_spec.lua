@@ -116,7 +116,7 @@ end)
 -- version. So no migration made it again, and the doctor said to grant what was not there.
 describe("migrate, with tables that are current", function()
   local PROCEDURES = { "nightshift_listen", "nightshift_nudge", "nightshift_push", "nightshift_ring",
-    "nightshift_signal", "nightshift_wake" }
+    "nightshift_room", "nightshift_signal", "nightshift_wake" }
 
   local url, name
   before_each(function() url, name = db.fresh() end)
@@ -145,7 +145,7 @@ describe("migrate, with tables that are current", function()
       assert.same({ 0, "" }, { exit, err })
       assert.matches("^the tables are of version %d+ already; procedures and views were made anew\n$", out)
       local found = doctor(url)
-      expect(found.procedures, "ok", "6")
+      expect(found.procedures, "ok", "7")
       expect(found.tables, "ok", "")
       expect(found.ring, "ok", "ended a listener's sleep")
     end)
@@ -164,7 +164,7 @@ describe("migrate, with tables that are current", function()
     expect(found.procedures, "fail", definer .. "@localhost", "nightshift migrate")
     assert.equal(0, (proc.nightshift({ "migrate" }, empty)))
     found = doctor(worker)
-    expect(found.procedures, "ok", "5")
+    expect(found.procedures, "ok", "6")
     expect(found.ring, "ok", "ended a listener's sleep", nil)
     expect(found.grants, "ok", "worker")
   end)

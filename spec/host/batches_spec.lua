@@ -251,8 +251,8 @@ describe("a batch handler", function()
 
     it("has its jobs run alone, so that a bad one fails alone", function()
       local h = start [[
-        local function bad(how)
-          return { batch = 4, within = 60, timeout = 0.2, memory = "4M", run = function(jobs)
+        local function bad(how, timeout)
+          return { batch = 4, within = 60, timeout = timeout, memory = "4M", run = function(jobs)
             if jobs[2] then jobs[2]:ack "told" end
             if has(jobs, "bad") then how(jobs) end
             return sizes(jobs)
@@ -261,7 +261,7 @@ describe("a batch handler", function()
         return {
           raises = bad(function() error "bad one" end),
           dies = bad(function() os.execute("kill -9 " .. pid()) end),
-          slow = bad(function() while true do end end),
+          slow = bad(function() while true do end end, 0.2),
           fat = bad(function()
             local kept = {}
             for i = 1, 1e7 do kept[i] = { i } end

@@ -204,7 +204,7 @@ describe("the metrics of a host", function()
     local resting = handle:queue "rests"
     assert(resting:push "ok")
     assert(resting:pause())
-    assert(resting:limit { running = 3, rate = { 1, "1h" } })
+    assert(resting:limit { running = 3, rate = { 1, "1h" }, backlog = 9 })
     assert(q:push("ok", nil, { delay = 60 }))
     assert(q:push("unknown"))
     assert(q:push "gone")
@@ -219,7 +219,8 @@ describe("the metrics of a host", function()
     assert.equal(1, value(list, "nightshift_queue_paused", { queue = "rests" }))
     assert.equal(0, value(list, "nightshift_queue_paused", { queue = "q" }))
     assert.is_truthy(value(list, "nightshift_backlog_jobs", { queue = "rests" }))
-    for name, n in pairs { nightshift_limit_running = 0, nightshift_limit_places = 3, nightshift_limit_full = 0 } do
+    for name, n in pairs { nightshift_limit_running = 0, nightshift_limit_places = 3, nightshift_limit_full = 0,
+      nightshift_queue_full = 0 } do
       assert.equal(n, value(list, name, { queue = "rests" }), name)
       assert.is_nil(value(list, name, { queue = "q" }))
     end

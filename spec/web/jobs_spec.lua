@@ -212,9 +212,9 @@ describe("pages of nightshift web:", function()
     it("goes on in slices, and says how far it is", function()
       local q, queue = fresh_queue()
       local items = {}
-      for i = 1, 4000 do items[i] = { "n", {} } end
+      for i = 1, 1500 do items[i] = { "n", {} } end
       assert(q:push_many(items))
-      local html, path = act("/jobs/begin", { verb = "delete", queue = queue, state = "ready", total = "4000" })
+      local html, path = act("/jobs/begin", { verb = "delete", queue = queue, state = "ready", total = "1500" })
       local longest, looks = 0, 0
       path = path:gsub("^http://[^/]*", ""):gsub("%?.*", "")
       while path:find "^/runs/" and not html:find('class="said', 1, true) do
@@ -223,7 +223,7 @@ describe("pages of nightshift web:", function()
         longest = math.max(longest, nst.clock() - began)
         assert.is_true(looks < 500)
       end
-      assert.truthy(text_of(html):find("4000 jobs deleted", 1, true), text_of(html))
+      assert.truthy(text_of(html):find("1500 jobs deleted", 1, true), text_of(html))
       assert.is_true(longest < proc.limit(5), longest) -- 0.3 s on a machine with nothing else to do
       assert.same({}, ids_of((get("/jobs?queue=" .. queue))))
     end)
@@ -467,10 +467,10 @@ describe("pages of nightshift web:", function()
       kind FROM nightshift_ready WHERE job_id > 0]])
     assert(handle:execute "DELETE FROM nightshift_ready WHERE job_id > 0")
     assert(handle:execute("UPDATE nightshift_limit SET stopped = ?", (os.time() + 3600) * 1000000))
-    local h = host.start(own, "return { known = function() end }")
     assert(handle:queue "held":pause())
     assert(handle:queue "held":push("known", {}))
     assert(handle:queue "strange":push("stranger", {}))
+    local h = host.start(own, "return { known = function() end }") -- a host at work may claim a moment after the pause
     local p = start(own)
     for queue, words in pairs { held = "its queue 'held' is paused", strange = "has a handler 'stranger'",
       full = "queue full is stopped until" } do
@@ -484,14 +484,17 @@ describe("pages of nightshift web:", function()
 
   it("limits are shown with their groups, set and ended", function()
     local q, queue = fresh_queue()
-    act("/limits/set", { queue = queue, running = "2", rate = "500/1m", group_running = "1", ordered = "1" })
-    assert.same({ 2, { 500, 60 }, true }, { q:limits().running, q:limits().rate, q:limits().group.ordered })
+    act("/limits/set", { queue = queue, running = "2", rate = "500/1m", backlog = "2", group_running = "1",
+      ordered = "1" })
+    assert.same({ 2, { 500, 60 }, 2, true },
+      { q:limits().running, q:limits().rate, q:limits().backlog, q:limits().group.ordered })
+    assert.truthy(get "/queues":find('<a href="/limits?queue=' .. queue .. '" class="dim">limited</a>', 1, true))
     assert(q:push("n", {}))
     assert(db:execute([[INSERT INTO nightshift_backlog SELECT queue_id, 'tenant:7', 0, ready_at, job_id, run, alone,
       kind FROM nightshift_ready r
       WHERE job_id > 0 AND queue_id = (SELECT id FROM nightshift_queue WHERE name = ?)]], queue))
-    has("/limits?queue=" .. queue, "2 running, 500/1m; each group: 1 running, ordered", "Groups of " .. queue,
-      "tenant:7")
+    has("/limits?queue=" .. queue, "2 running, 500/1m, 2 waiting; each group: 1 running, ordered",
+      "Groups of " .. queue, "tenant:7", "full: pushes are refused")
     local status, html = post("/limits/set", { queue = queue, rate = "fast" })
     assert.equal(400, status)
     assert.truthy(text_of(html):find("rate must be starts and a time, like 500/1m; got 'fast'", 1, true))

@@ -96,6 +96,10 @@ JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id AND j.run = v.run
 SELECT job_id, run, ready_at, alone, kind FROM nightshift_backlog FORCE INDEX (PRIMARY)
 WHERE queue_id = ? ORDER BY queue_id, group_key, `rank`, ready_at, job_id LIMIT ? FOR UPDATE
 
+-- name: admin_limit_bound
+-- Params: bound, NULL: none, queue. Key: PRIMARY of queue.
+UPDATE nightshift_queue SET backlog = ? WHERE id = ?
+
 -- name: admin_limit_drop
 -- Params: queue. Keys: PRIMARY of queue and of limit, of_group of grant, PRIMARY of group. Ends a
 -- limit: all that is of it goes.
@@ -104,7 +108,7 @@ BEGIN NOT ATOMIC
   DELETE FROM nightshift_grant WHERE queue_id = v_queue;
   DELETE FROM nightshift_group WHERE queue_id = v_queue;
   DELETE FROM nightshift_limit WHERE queue_id = v_queue;
-  UPDATE nightshift_queue SET limited = FALSE, `full` = FALSE WHERE id = v_queue;
+  UPDATE nightshift_queue SET limited = FALSE WHERE id = v_queue;
 END
 
 -- name: admin_limit_grants
@@ -135,29 +139,25 @@ SELECT rate, rate_span, rate_window, group_rate, group_span, group_window, order
 FROM nightshift_limit WHERE queue_id = ? FOR UPDATE
 
 -- name: admin_limit_lift
--- Params: queue. Keys: PRIMARY of limit and of queue. Claims move the backlog back to ready; then
--- they end the limit.
-BEGIN NOT ATOMIC
-  DECLARE v_queue INT DEFAULT ?;
-  UPDATE nightshift_limit SET lifted = TRUE WHERE queue_id = v_queue;
-  UPDATE nightshift_queue SET `full` = FALSE WHERE id = v_queue;
-END
+-- Params: queue. Key: PRIMARY of limit. Claims move the backlog back to ready; then they end the
+-- limit.
+UPDATE nightshift_limit SET lifted = TRUE WHERE queue_id = ?
 
 -- name: admin_limit_moved
 -- Params: queue. Key: PRIMARY of backlog, the queue's rows, which are locked.
 DELETE FROM nightshift_backlog WHERE queue_id = ?
 
 -- name: admin_limit_put
--- Params: queue, running, rate, its span and kind, backlog, the same four of groups, ordered, fair,
+-- Params: queue, running, rate, its span and kind, the same four of groups, ordered, fair,
 -- and whether the rate is as before. Key: PRIMARY of limit. What has started counts on at the same
 -- rate.
-INSERT INTO nightshift_limit (queue_id, running, rate, rate_span, rate_window, backlog,
+INSERT INTO nightshift_limit (queue_id, running, rate, rate_span, rate_window,
   group_running, group_rate, group_span, group_window, ordered, fair, used)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON DUPLICATE KEY UPDATE next_at = IF(VALUES(used), next_at, 0),
   stopped = IF(VALUES(used), stopped, 0), used = IF(VALUES(used), used, 0),
   running = VALUES(running), rate = VALUES(rate), rate_span = VALUES(rate_span),
-  rate_window = VALUES(rate_window), backlog = VALUES(backlog),
+  rate_window = VALUES(rate_window),
   group_running = VALUES(group_running), group_rate = VALUES(group_rate),
   group_span = VALUES(group_span), group_window = VALUES(group_window), ordered = VALUES(ordered),
   fair = VALUES(fair), lifted = FALSE

@@ -1,7 +1,11 @@
 -- Statements of claims of limited queues. All but admission_lock, admission_release,
 -- admission_return, admission_stop and admission_withdraw run under the lock of the queue's row of
--- nightshift_limit. So one claim of a queue is in here at a time. No claim waits for it. Sorted by
--- name.
+-- nightshift_limit. So one claim of a queue is in here at a time. No claim waits for it.
+-- admission_bounds and admission_room are of pushes to queues with a bound. Sorted by name.
+
+-- name: admission_bounds
+-- Index: backlog of queue, its rows with a bound. The queues, and how many of their jobs may wait.
+SELECT id, backlog FROM nightshift_queue FORCE INDEX (backlog) WHERE backlog > 0
 
 -- name: admission_lift
 -- Params: queue, rows. The limit was taken away: so many rows go back to ready. Gives whether there
@@ -25,7 +29,7 @@ BEGIN NOT ATOMIC
     DELETE FROM nightshift_grant WHERE queue_id = v_queue;
     DELETE FROM nightshift_group WHERE queue_id = v_queue;
     DELETE FROM nightshift_limit WHERE queue_id = v_queue;
-    UPDATE nightshift_queue SET limited = FALSE, `full` = FALSE WHERE id = v_queue;
+    UPDATE nightshift_queue SET limited = FALSE WHERE id = v_queue;
   END IF;
   SELECT v_more;
 END
@@ -122,6 +126,14 @@ BEGIN NOT ATOMIC
   SELECT v_n;
 END
 
+-- name: admission_room
+-- Params: queue. See the procedure. Gives the bound, or NULL, and how many jobs wait.
+BEGIN NOT ATOMIC
+  DECLARE v_bound, v_waiting BIGINT;
+  CALL nightshift_room(?, v_bound, v_waiting);
+  SELECT v_bound, v_waiting;
+END
+
 -- name: admission_stop
 -- Params: queue, job, µs from now, whether all of the queue. No job of its group, or of the queue,
 -- starts before. Keys: PRIMARY of limit, job and group; 1205 at once while a claim admits.
@@ -134,12 +146,15 @@ BEGIN NOT ATOMIC
   SET STATEMENT innodb_lock_wait_timeout=0 FOR
   SELECT queue_id INTO v_limited FROM nightshift_limit WHERE queue_id = v_queue FOR UPDATE;
   IF v_limited IS NOT NULL AND v_all THEN
-    UPDATE nightshift_limit SET stopped = GREATEST(stopped, v_until) WHERE queue_id = v_queue;
+    UPDATE nightshift_limit SET stopped_by = v_job, stopped = v_until
+    WHERE queue_id = v_queue AND stopped < v_until;
   ELSEIF v_limited IS NOT NULL THEN
-    INSERT INTO nightshift_group (queue_id, group_key, stopped)
-    SELECT v_queue, group_key, v_until FROM nightshift_job
+    INSERT INTO nightshift_group (queue_id, group_key, stopped, stopped_by)
+    SELECT v_queue, group_key, v_until, v_job FROM nightshift_job
     WHERE id = v_job AND group_key IS NOT NULL
-    ON DUPLICATE KEY UPDATE stopped = GREATEST(nightshift_group.stopped, v_until);
+    ON DUPLICATE KEY UPDATE
+      stopped_by = IF(nightshift_group.stopped < v_until, v_job, nightshift_group.stopped_by),
+      stopped = GREATEST(nightshift_group.stopped, v_until);
   END IF;
 END
 

@@ -23,6 +23,9 @@ CALL nightshift_push(NULL, NULL, NULL, NULL)
 -- name: doctor_call_ring
 CALL nightshift_ring()
 
+-- name: doctor_call_room
+CALL nightshift_room(NULL, @nightshift_bound, @nightshift_waiting)
+
 -- name: doctor_call_signal
 CALL nightshift_signal(NULL, NULL, NULL)
 

@@ -3,9 +3,13 @@
 
 -- name: handle_ids
 -- Params: how many blocks of 100 ids. Locks the sequence's page for a moment,
--- never across a transaction.
+-- never across a transaction. Beside each: a number that is another one when a bound of a backlog has
+-- changed. Index: backlog of queue, its rows with a bound.
 WITH RECURSIVE n AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n WHERE i < ?)
-SELECT NEXT VALUE FOR nightshift_id FROM n
+SELECT NEXT VALUE FOR nightshift_id,
+  (SELECT CAST(COALESCE(SUM(CRC32(CONCAT(id, ' ', backlog))), 0) AS SIGNED)
+   FROM nightshift_queue FORCE INDEX (backlog) WHERE backlog > 0)
+FROM n
 
 -- name: handle_minutes
 -- Params: [[minute since 1970, queue or 0, done, failed, dead, cancelled, pushed, waits, their sum,
@@ -295,15 +299,16 @@ INSERT IGNORE INTO nightshift_queue (name, created) VALUES (?, {now})
 
 -- name: queue_find
 -- Params: name. Key: name.
-SELECT id, removed FROM nightshift_queue WHERE name = ?
+SELECT id, removed, backlog FROM nightshift_queue WHERE name = ?
 
 -- name: queue_list
 -- Key: PRIMARY, all rows in its order: there are few queues. Before them, with the id 0, stand
 -- the names of jobs that are paused: they are fewer. (The first part decides how long a name
 -- may be.) The empty name pauses every queue.
-SELECT 0 AS id, name, TRUE AS paused, FALSE AS removed, FALSE AS limited FROM nightshift_paused_name
+SELECT 0 AS id, name, TRUE AS paused, FALSE AS removed, FALSE AS limited, NULL AS backlog
+FROM nightshift_paused_name
 UNION ALL
-SELECT id, name, paused, removed, limited FROM nightshift_queue FORCE INDEX (PRIMARY)
+SELECT id, name, paused, removed, limited, backlog FROM nightshift_queue FORCE INDEX (PRIMARY)
 
 -- name: queue_paused
 -- Params: id. Key: PRIMARY; all paused names, they are few, and mostly none. Integers, a row for

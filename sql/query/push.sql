@@ -225,6 +225,13 @@ SELECT id FROM nightshift_job WHERE id = ? LOCK IN SHARE MODE SKIP LOCKED
 -- locked.
 UPDATE nightshift_job SET unmet = unmet + ? WHERE id = ?
 
+-- name: edge_ordered
+-- Params: parent, group, queue or NULL: the parent's. Keys: PRIMARY of job and of limit. No locks. A
+-- row: the parent is in this group of this queue, and its jobs run one after the other.
+SELECT 1 FROM nightshift_job j FORCE INDEX (PRIMARY)
+STRAIGHT_JOIN nightshift_limit l FORCE INDEX (PRIMARY) ON l.queue_id = j.queue_id AND l.ordered
+WHERE j.id = ? AND j.group_key = ? AND j.queue_id = COALESCE(?, j.queue_id)
+
 -- name: edge_parent
 -- Params: job. Key: PRIMARY; locks the parent's row. The job is one more child, for which the
 -- parent waits if it waits for its children.

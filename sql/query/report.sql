@@ -497,6 +497,24 @@ WHERE r.kind NOT IN (SELECT CRC32(v.name)
   AND (? IS NULL OR JSON_CONTAINS(?, JSON_QUOTE(q.name)))
 GROUP BY q.name, j.name ORDER BY n DESC, q.name, j.name LIMIT 20
 
+-- name: report_limit_full
+-- Params: queue, bound. Whether so many of its jobs wait. Index: PRIMARY of ready and of backlog,
+-- ranges, up to the bound. Locks: none.
+BEGIN NOT ATOMIC
+  DECLARE v_queue INT DEFAULT ?;
+  DECLARE v_last BIGINT DEFAULT ? - 1;
+  DECLARE v_full BOOLEAN DEFAULT TRUE;
+  IF (SELECT 1 FROM nightshift_ready FORCE INDEX (PRIMARY)
+      WHERE queue_id = v_queue AND job_id > 0 LIMIT 1 OFFSET v_last) IS NULL
+    AND (SELECT 1 FROM nightshift_backlog FORCE INDEX (PRIMARY)
+      WHERE queue_id = v_queue LIMIT 1 OFFSET v_last) IS NULL THEN
+    SET v_full = v_last < (SELECT COUNT(*) FROM nightshift_ready FORCE INDEX (PRIMARY)
+        WHERE queue_id = v_queue AND job_id > 0)
+      + (SELECT COUNT(*) FROM nightshift_backlog FORCE INDEX (PRIMARY) WHERE queue_id = v_queue);
+  END IF;
+  SELECT v_full AS is_full;
+END
+
 -- name: report_limit_groups
 -- The groups of a queue with the most jobs among the first of its backlog. Params: queue's name, how
 -- many jobs are looked at, how many groups. Index: key name of queue; PRIMARY of limit, of backlog, a
@@ -522,9 +540,9 @@ ORDER BY b.n DESC, b.group_key
 -- in its group. Params: job. Index: PRIMARY of job, limit, queue, group; of backlog, the first row of
 -- a group; of_group of grant, lease PRIMARY. Locks: none.
 SELECT q.name AS queue, j.queue_id, COALESCE(j.group_key, '') AS `group`, l.running AS places, l.rate,
-  l.rate_span, l.rate_window, l.next_at, l.used, l.stopped, l.group_running, l.group_rate,
-  l.group_span, l.group_window, l.ordered, l.lifted, {now} AS now,
-  g.stopped AS group_stopped, g.next_at AS group_next_at, g.used AS group_used,
+  l.rate_span, l.rate_window, l.next_at, l.used, l.stopped, l.stopped_by, l.group_running,
+  l.group_rate, l.group_span, l.group_window, l.ordered, l.lifted, {now} AS now,
+  g.stopped AS group_stopped, g.stopped_by AS group_stopped_by, g.next_at AS group_next_at, g.used AS group_used,
   (SELECT o.id FROM nightshift_job o FORCE INDEX (PRIMARY) WHERE o.id = g.head) AS head,
   (SELECT b.job_id FROM nightshift_backlog b FORCE INDEX (PRIMARY)
    STRAIGHT_JOIN nightshift_job o FORCE INDEX (PRIMARY) ON o.id = b.job_id AND o.run = b.run
@@ -552,10 +570,11 @@ WHERE x.queue_id = ? AND (? IS NULL OR x.group_key = ?)
 ORDER BY x.since, x.job_id LIMIT ?
 
 -- name: report_limits
--- Queues with limits, by name. held: running jobs that have a place. waiting: jobs in the backlog,
--- fresh: in ready, 10,000 of each at most. groups: with jobs in the backlog, 1,000 at most;
--- full_groups: no job of them can start. Params: a queue's name twice, NULL: all. Index: limit, all
--- rows; PRIMARY of queue, of group, of backlog and of ready, ranges; of_group of grant. Locks: none.
+-- Queues with limits or a bound, by name. held: running jobs that have a place. waiting: jobs in the
+-- backlog, fresh: in ready, 10,000 of each at most. groups: with jobs in the backlog, 1,000 at
+-- most; full_groups: no job of them can start. Params: a queue's name twice, NULL: all. Index:
+-- PRIMARY of queue, all rows; of limit; of group, of backlog and of ready, ranges; of_group of
+-- grant. Locks: none.
 SELECT v.*,
   (SELECT COUNT(*) FROM nightshift_grant x
    STRAIGHT_JOIN nightshift_lease c FORCE INDEX (PRIMARY) ON c.id = x.lease
@@ -577,18 +596,18 @@ SELECT v.*,
             STRAIGHT_JOIN nightshift_lease c FORCE INDEX (PRIMARY) ON c.id = x.lease
             WHERE x.queue_id = g.queue_id AND x.group_key = g.group_key)
           >= IF(v.ordered, 1, v.group_running)))) AS full_groups
-FROM (SELECT q.name AS queue, l.queue_id, l.running AS places, l.rate, l.rate_span, l.rate_window,
-    l.backlog, l.group_running, l.group_rate, l.group_span, l.group_window, l.ordered, l.fair,
-    l.next_at, l.used, l.stopped, l.lifted, q.`full` AS is_full, {now} AS now,
-    (SELECT 1 FROM nightshift_backlog b FORCE INDEX (PRIMARY) WHERE b.queue_id = l.queue_id
+FROM (SELECT q.name AS queue, q.id AS queue_id, q.limited, q.backlog, l.running AS places, l.rate,
+    l.rate_span, l.rate_window, l.group_running, l.group_rate, l.group_span, l.group_window,
+    l.ordered, l.fair, l.next_at, l.used, COALESCE(l.stopped, 0) AS stopped, l.lifted, {now} AS now,
+    (SELECT 1 FROM nightshift_backlog b FORCE INDEX (PRIMARY) WHERE b.queue_id = q.id
      ORDER BY b.queue_id, b.group_key LIMIT 1 OFFSET 10000) IS NOT NULL AS many,
-    (SELECT 1 FROM nightshift_ready r FORCE INDEX (PRIMARY) WHERE r.queue_id = l.queue_id
+    (SELECT 1 FROM nightshift_ready r FORCE INDEX (PRIMARY) WHERE r.queue_id = q.id
      ORDER BY r.queue_id, r.`rank` LIMIT 1 OFFSET 10000) IS NOT NULL AS many_fresh,
-    (SELECT 1 FROM nightshift_group g FORCE INDEX (PRIMARY) WHERE g.queue_id = l.queue_id
+    (SELECT 1 FROM nightshift_group g FORCE INDEX (PRIMARY) WHERE g.queue_id = q.id
      ORDER BY g.queue_id, g.group_key LIMIT 1 OFFSET 1000) IS NOT NULL AS many_groups
-  FROM nightshift_limit l
-  STRAIGHT_JOIN nightshift_queue q FORCE INDEX (PRIMARY) ON q.id = l.queue_id
-  WHERE ? IS NULL OR q.name = ?
+  FROM nightshift_queue q FORCE INDEX (PRIMARY)
+  LEFT JOIN nightshift_limit l FORCE INDEX (PRIMARY) ON l.queue_id = q.id
+  WHERE (q.limited OR q.backlog > 0) AND (? IS NULL OR q.name = ?)
   LIMIT 9223372036854775807) v
 ORDER BY v.queue
 

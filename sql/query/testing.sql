@@ -25,8 +25,8 @@ BEGIN NOT ATOMIC
   DELETE FROM nightshift_ready WHERE job_id > 0;
   DELETE FROM nightshift_holder WHERE IS_FREE_LOCK(CONCAT('nightshift:', {here}, ':', id));
   DELETE FROM nightshift_served WHERE holder NOT IN (SELECT id FROM nightshift_holder);
-  UPDATE nightshift_queue SET paused = FALSE, removed = FALSE, limited = FALSE, `full` = FALSE
-  WHERE paused OR removed OR limited OR `full`;
+  UPDATE nightshift_queue SET paused = FALSE, removed = FALSE, limited = FALSE, backlog = NULL
+  WHERE paused OR removed OR limited OR backlog > 0;
   COMMIT;
 END
 

@@ -20,16 +20,18 @@ CREATE SEQUENCE nightshift_id START WITH 1 INCREMENT BY 1 CACHE 1000 ENGINE=Inno
 -- name: create_queue
 -- A named line of jobs. removed: nobody needs it; until a job is pushed to it, it is not shown. Its
 -- row stays, since the history and open handles have its id. limited: claims of it go by its row of
--- nightshift_limit. full: its backlog has reached its bound, so pushes are refused.
+-- nightshift_limit. backlog: its bound: pushes are refused while so many jobs wait; NULL: it has
+-- none.
 CREATE TABLE nightshift_queue (
   id INT NOT NULL AUTO_INCREMENT PRIMARY KEY,
   name VARCHAR(64) NOT NULL,
   paused BOOLEAN NOT NULL DEFAULT FALSE,
   removed BOOLEAN NOT NULL DEFAULT FALSE,
   limited BOOLEAN NOT NULL DEFAULT FALSE,
-  `full` BOOLEAN NOT NULL DEFAULT FALSE,
+  backlog BIGINT NULL,
   created BIGINT NOT NULL,
   UNIQUE KEY name (name),
+  KEY backlog (backlog),
   CONSTRAINT queue_name_length CHECK (LENGTH(name) BETWEEN 1 AND 64),
   CONSTRAINT queue_name_plain CHECK (name NOT REGEXP '[[:cntrl:]]')
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin
@@ -479,18 +481,17 @@ CREATE TABLE nightshift_on_dead (
 -- What a queue's jobs may do at once and in a time; its claims go through admission. A claim that
 -- admits has the row locked, so there is one at a time. running: places for its jobs. rate: so many
 -- starts in rate_span µs; rate_window: counted in fixed windows, else by a bucket of so many tokens.
--- backlog: how many jobs may wait before pushes are refused. group_…: the same for each group.
+-- group_…: the same for each group.
 -- ordered: a group's jobs run one after the other; fair: groups take turns. NULL: no such limit.
 -- next_at: of a bucket, when all of its tokens are there again; of a window, its begin; used: its
--- starts so far. stopped: none starts before; 0: it is not stopped. lifted: its jobs are on their
--- way back to ready, and then the row is deleted.
+-- starts so far. stopped: none starts before, as the job stopped_by has asked; 0: it is not
+-- stopped. lifted: its jobs are on their way back to ready, and then the row is deleted.
 CREATE TABLE nightshift_limit (
   queue_id INT NOT NULL PRIMARY KEY,
   running INT UNSIGNED NULL,
   rate INT UNSIGNED NULL,
   rate_span BIGINT NULL,
   rate_window BOOLEAN NOT NULL DEFAULT FALSE,
-  backlog BIGINT NULL,
   group_running INT UNSIGNED NULL,
   group_rate INT UNSIGNED NULL,
   group_span BIGINT NULL,
@@ -500,6 +501,7 @@ CREATE TABLE nightshift_limit (
   next_at BIGINT NOT NULL DEFAULT 0,
   used INT UNSIGNED NOT NULL DEFAULT 0,
   stopped BIGINT NOT NULL DEFAULT 0,
+  stopped_by BIGINT NULL,
   lifted BOOLEAN NOT NULL DEFAULT FALSE,
   CONSTRAINT limit_rate_span CHECK ((rate IS NULL) = (rate_span IS NULL) AND rate_span > 0),
   CONSTRAINT limit_group_span CHECK ((group_rate IS NULL) = (group_span IS NULL) AND group_span > 0)
@@ -509,9 +511,9 @@ CREATE TABLE nightshift_limit (
 -- A group of a limited queue with jobs in its backlog, or with a rate or a job that still counts.
 -- Only a claim that admits writes here, and a verdict with stop = "group". rank to job_id: its best
 -- job in the backlog, as in ready; job_id 0: it has none. served: when a job of it was admitted
--- last. next_at, used, stopped: as in limit. blocked: no claim looks at it before; 0: at once; 1:
--- the next claim does. head: the job that holds an ordered group, from its first start to its end.
--- Its row in the backlog has the ready_at 0.
+-- last. next_at, used, stopped, stopped_by: as in limit. blocked: no claim looks at it before; 0: at
+-- once; 1: the next claim does. head: the job that holds an ordered group, from its first start to
+-- its end. Its row in the backlog has the ready_at 0.
 CREATE TABLE nightshift_group (
   queue_id INT NOT NULL,
   group_key VARCHAR(190) NOT NULL,
@@ -522,6 +524,7 @@ CREATE TABLE nightshift_group (
   next_at BIGINT NOT NULL DEFAULT 0,
   used INT UNSIGNED NOT NULL DEFAULT 0,
   stopped BIGINT NOT NULL DEFAULT 0,
+  stopped_by BIGINT NULL,
   blocked BIGINT NOT NULL DEFAULT 0,
   head BIGINT NULL,
   PRIMARY KEY (queue_id, group_key),

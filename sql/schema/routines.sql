@@ -530,6 +530,28 @@ BEGIN
   END IF;
 END
 
+-- name: room
+-- The bound of a queue, NULL: it has none; and how many of its jobs wait, in ready and in its
+-- backlog. They are counted up to the bound. Locks nothing; a caller with an old view counts by
+-- that.
+CREATE OR REPLACE PROCEDURE nightshift_room(
+  IN p_queue INT, OUT p_bound BIGINT, OUT p_waiting BIGINT)
+  READS SQL DATA
+BEGIN
+  DECLARE v_last BIGINT DEFAULT NULL;
+  SELECT backlog, backlog, backlog - 1 INTO p_bound, p_waiting, v_last
+  FROM nightshift_queue WHERE id = p_queue;
+  IF v_last IS NOT NULL
+    AND (SELECT 1 FROM nightshift_ready FORCE INDEX (PRIMARY)
+      WHERE queue_id = p_queue AND job_id > 0 LIMIT 1 OFFSET v_last) IS NULL
+    AND (SELECT 1 FROM nightshift_backlog FORCE INDEX (PRIMARY)
+      WHERE queue_id = p_queue LIMIT 1 OFFSET v_last) IS NULL THEN
+    SET p_waiting = LEAST(p_bound, (SELECT COUNT(*) FROM nightshift_ready FORCE INDEX (PRIMARY)
+        WHERE queue_id = p_queue AND job_id > 0)
+      + (SELECT COUNT(*) FROM nightshift_backlog FORCE INDEX (PRIMARY) WHERE queue_id = p_queue));
+  END IF;
+END
+
 -- name: push
 -- CALL nightshift_push('mail', 'email.send', '{"to":"a@b"}', '{"delay":30}'). From any
 -- language, and from triggers: it returns no rows and leaves the id in @nightshift_id; NULL: it
@@ -556,19 +578,39 @@ BEGIN
   DECLARE v_failed BOOLEAN DEFAULT FALSE;
   DECLARE v_queue INT DEFAULT NULL;
   DECLARE v_removed BOOLEAN DEFAULT FALSE;
+  DECLARE v_bound, v_waiting BIGINT DEFAULT NULL;
   IF @@warning_count > 0
     OR COALESCE(@@character_set_results, 'utf8mb4') NOT IN ('utf8mb4', 'utf8mb3') THEN
     CALL nightshift_carried('push', nightshift_push_queue, nightshift_push_name,
       nightshift_push_payload, nightshift_push_options);
   END IF;
   SET @nightshift_id = NULL;
-  SELECT id, removed INTO v_queue, v_removed FROM nightshift_queue
+  SELECT id, removed, backlog INTO v_queue, v_removed, v_bound FROM nightshift_queue
   WHERE name = nightshift_push_queue;
   IF v_removed THEN
     UPDATE nightshift_queue SET removed = FALSE WHERE id = v_queue AND removed;
   END IF;
   IF JSON_VALID(nightshift_push_options) THEN
     SET v_after = JSON_EXTRACT(nightshift_push_options, '$.after');
+    IF JSON_TYPE(JSON_EXTRACT(nightshift_push_options, '$.parent')) = 'INTEGER' THEN
+      SET v_bound = NULL;
+      IF EXISTS(SELECT 1 FROM nightshift_job j FORCE INDEX (PRIMARY)
+          STRAIGHT_JOIN nightshift_limit l FORCE INDEX (PRIMARY)
+            ON l.queue_id = j.queue_id AND l.ordered
+          WHERE j.id = CAST(JSON_VALUE(nightshift_push_options, '$.parent') AS SIGNED)
+            AND j.queue_id = v_queue
+            AND j.group_key = JSON_VALUE(nightshift_push_options, '$.group')) THEN
+        SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'nightshift_push: INVALID: the parent is in the same ordered group, and would wait for this job; give another group, or no parent';
+      END IF;
+    END IF;
+  END IF;
+  IF v_bound IS NOT NULL THEN
+    CALL nightshift_room(v_queue, v_bound, v_waiting);
+    IF v_waiting >= v_bound THEN
+      SET v_open = LEFT(CONCAT('nightshift_push: FULL: queue ', nightshift_push_queue, ' is full: ',
+        v_waiting, ' jobs wait; push later'), 128);
+      SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = v_open;
+    END IF;
   END IF;
   IF v_after IS NOT NULL THEN
     SET STATEMENT group_concat_max_len = 16777216 FOR

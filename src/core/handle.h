@@ -60,6 +60,8 @@ struct ns_db {
   ns_queue_name **by_name; /* the same, in another order */
   size_t nqueues, capqueues, capnames;
   size_t nremoved;     /* how many of them are known to be removed */
+  size_t nbounded;     /* ... and how many to have a bound */
+  ns_bounds bounds;
   ns_paused paused; /* names */
   ns_tallies tallies;  /* what its open transaction has done */
   ns_minutes minutes;  /* what has happened in queues, by minutes */

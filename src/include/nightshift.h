@@ -167,6 +167,7 @@ typedef struct ns_push {
   int64_t on_fail_run; /* when a job in 'after' fails: 1: run all the same, 0: be cancelled */
   ns_bytes tags;     /* "[\"tag\",…]": up to NS_MAX_TAGS, each once; absent: none */
   ns_bytes group;    /* 1..NS_MAX_GROUP characters, no control characters; absent: it is in none */
+  int64_t anyhow;    /* 1: also into a queue that is full, as children go; 0: no */
   int64_t again;     /* 1: 'id' is of a push that ended in doubt, and that this one repeats */
   int64_t outcome;   /* out: NS_PUSHED, NS_KEPT, NS_REPLACED; after GONE also NS_IN_DOUBT */
 } ns_push;
@@ -181,7 +182,7 @@ ns_push ns_push_new(const char *name, const char *payload);
 ** GONE, the caller may repeat it on the same handle. Within a minute the same content will do. At
 ** any time it is repeated by the ids that are in 'jobs' then: all of them, in their order.
 ** Rings a listener after the commit. Errors: GONE, BUSY, INVALID, TOO_BIG, DUPLICATE (err->job
-** has the key), DENIED.
+** has the key), DENIED, FULL (so many jobs wait in the queue as its limit allows).
 */
 ns_status ns_push_jobs(ns_db *db, ns_bytes queue, ns_push *jobs, size_t n, ns_err *err);
 

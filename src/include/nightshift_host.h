@@ -107,6 +107,7 @@ typedef struct ns_queue_row {
   bool paused;
   bool removed; /* nobody needs it, unless it has live jobs */
   bool limited; /* its claims are admitted by its limits */
+  bool bounded; /* pushes are refused while too many of its jobs wait */
 } ns_queue_row;
 
 /* One queue that a holder serves. */

@@ -23,7 +23,7 @@ static void free_queues(void *p) {
 /***
 Every queue, by id.
 @function db:queues
-@treturn {{id=integer,name=string,paused=boolean,removed=boolean},...}
+@treturn {{id=integer,name=string,paused=boolean,removed=boolean,limited=boolean},...}
 */
 static int db_queues(lua_State *L) {
   ns_err err;
@@ -34,11 +34,12 @@ static int db_queues(lua_State *L) {
     return nsl_fail(L, &err);
   lua_createtable(L, (int)q->n, 0);
   for (size_t i = 0; i < q->n; i++) {
-    lua_createtable(L, 0, 4);
+    lua_createtable(L, 0, 5);
     nsl_setint(L, "id", q->rows[i].id);
     nsl_setbytes(L, "name", ns_str(q->rows[i].name));
     nsl_setbool(L, "paused", q->rows[i].paused);
     nsl_setbool(L, "removed", q->rows[i].removed);
+    nsl_setbool(L, "limited", q->rows[i].limited || q->rows[i].bounded);
     lua_rawseti(L, -2, (lua_Integer)i + 1);
   }
   nsl_unbox(q);

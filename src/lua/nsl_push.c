@@ -28,6 +28,7 @@ static const nsl_field entry_fields[] = {
     {"queue", NSL_BYTES, offsetof(entry, push.queue)},
     {"id", NSL_INT, offsetof(entry, push.id)},
     {"again", NSL_INT, offsetof(entry, push.again)},
+    {"anyhow", NSL_INT, offsetof(entry, push.anyhow)},
     {"delay", NSL_INT, offsetof(entry, push.delay)},
     {"at", NSL_INT, offsetof(entry, push.at)},
     {"tags", NSL_BYTES, offsetof(entry, push.tags)},
@@ -251,12 +252,13 @@ Pushes jobs in one transaction: all or none. Durations are microseconds.
 @tparam {table,...} jobs each {name, payload, id, queue, parent}, without
 options, or {name=, payload=, queue=, id=, delay=, priority=,
 max_attempts=, max_crashes=, max_polls=, backoff=, timeout=, deadline=, unique=,
-period=, on_conflict=, parent=, group=}, with a payload that may also be `json`, encoded before
+period=, on_conflict=, parent=, group=, anyhow=}, with a payload that may also be `json`, encoded
+before
 @treturn[1] {integer,...} ids
 @treturn[1] ?table by place: `kept` or `replaced` where the id is no new job's; nothing when all are
 @treturn[2] nil
 @treturn[2] string message
-@treturn[2] string code `INVALID`, `TOO_BIG`, `DUPLICATE`, `GONE`, `BUSY`
+@treturn[2] string code `INVALID`, `TOO_BIG`, `DUPLICATE`, `GONE`, `BUSY`, `FULL`
 @treturn[2] ?integer|{integer,...} `DUPLICATE`: the job that has the key; `GONE`: the ids, when
 it is not known whether the jobs are written
 @raise for an unknown key or a wrong type

@@ -24,6 +24,8 @@ function limits.define(parser)
   set:option("--running", "At most so many at once. Default: any number."):argname "N":convert(context.integer)
   set:option("--rate", 'So many starts in that time: "500/1m". Default: any number.'):argname "N/TIME"
   set:flag("--window", "Rates count in fixed windows. Default: by a bucket that fills up all the time.")
+  set:option("--backlog", "Refuse pushes while so many of its jobs wait. Default: never.")
+    :argname "N":convert(context.integer)
   set:option("--group-running", "At most so many at once of each group (push --group). Default: any number.")
     :argname "N":convert(context.integer)
   set:option("--group-rate", "So many starts of each group in that time. Default: any number."):argname "N/TIME"
@@ -48,7 +50,7 @@ local function rate(text, what, window)
   return { math.tointeger(tonumber(n)), span, window and "window" or nil }
 end
 
-local SETTINGS <const> = { "running", "rate", "window", "group_running", "group_rate", "ordered", "fair" }
+local SETTINGS <const> = { "running", "rate", "window", "backlog", "group_running", "group_rate", "ordered", "fair" }
 
 --- The limit that the options say; nil: none.
 local function wanted(args)
@@ -64,7 +66,7 @@ local function wanted(args)
   if not some then context.fail(context.USAGE, "give a limit, like --running 10; or --off") end
   local own = { running = args.group_running, ordered = args.ordered, fair = args.fair,
     rate = args.group_rate and rate(args.group_rate, "--group-rate", args.window) }
-  local given = { running = args.running, group = next(own) and own or nil,
+  local given = { running = args.running, backlog = args.backlog, group = next(own) and own or nil,
     rate = args.rate and rate(args.rate, "--rate", args.window) }
   local _, message = limit.read(given)
   if message then context.fail(context.USAGE, "%s", message) end
@@ -79,15 +81,6 @@ function limits.plain(row)
 end
 
 local plain = limits.plain
-
-local function words(row)
-  local function numbers(list)
-    return list and { n = list[1], span = math.floor(list[2] * 1000000 + 0.5), window = list[3] ~= nil }
-  end
-  local own = row.group or {}
-  return limit.text { running = row.running, rate = numbers(row.rate),
-    group = { running = own.running, rate = numbers(own.rate), ordered = own.ordered, fair = own.fair } }
-end
 
 function limits.commands.limit(args)
   context.check_name("queue name", args.queue, options.MAX_QUEUE)
@@ -106,7 +99,7 @@ function limits.commands.limit(args)
   elseif row.lifted then
     output.line(("%s: the limit ends; its backlog is on its way back"):format(args.queue))
   else
-    output.line(("%s: %s"):format(args.queue, words(row)))
+    output.line(("%s: %s"):format(args.queue, limit.words(row)))
   end
   if near and given then context.complain("there was no queue '%s' before%s", args.queue, context.tip(near)) end
 end
@@ -118,12 +111,13 @@ local function count(row, key)
 end
 
 local function used(row)
-  return row.running and ("%d/%d"):format(row.counts.running, row.running) or row.counts.running
+  return row.running and ("%d/%d"):format(row.counts.running, row.running) or row.counts.running or ""
 end
 
 local function remark(row, now)
   local list = {}
   if row.lifted then list[1] = "ends" end
+  if row.full then list[#list + 1] = "full: pushes are refused" end
   if row.holds then list[#list + 1] = row.holds end
   if row.stopped and not row.holds then list[#list + 1] = "stopped for " .. units.span(row.stopped - now) end
   return table.concat(list, ", ")
@@ -135,7 +129,7 @@ local function columns(now)
     { title = "RUNNING", get = used, right = true },
     { title = "WAITING", get = function(row) return count(row, "waiting") end, right = true },
     { title = "GROUPS", get = function(row) return count(row, "groups") end, right = true },
-    { title = "LIMIT", get = words },
+    { title = "LIMIT", get = limit.words },
     { title = "", get = function(row) return remark(row, now) end, colour = function() return "yellow" end },
   }
 end

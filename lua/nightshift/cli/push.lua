@@ -28,6 +28,7 @@ function push.define(parser)
   command:option("--group", "What the limits of groups go by, like tenant:7; 1 to 190 characters. Default: none.")
   command:option("--after", "Id of a job that has to end first; more than once. Default: none."):argname "ID"
     :count "*":convert(context.id)
+  command:option("--wait", "Wait so long for room while the queue is full. Default: 0."):argname "TIME"
   command:option("--key", "Of several databases: jobs of one key go to one of them. Default: none."):argname "TEXT"
   command:option("--on-fail", "With --after: when one of those fails, cancel this one, or run it. Default: cancel.")
     :choices { "cancel", "run" }
@@ -71,6 +72,7 @@ local function push_options(args)
   end
   given.after, given.on_fail, given.parent = #args.after > 0 and args.after or nil, args.on_fail, args.parent
   given.key = args.connect and args.key or nil -- one database has all keys
+  if args.wait then context.checked(options.duration, args.wait, "--wait") end
   if args.on_fail and not given.after then context.fail(context.USAGE, "--on-fail wants --after") end
   if args.at and args.delay then context.fail(context.USAGE, "give either --at or --delay") end
   for _, key in ipairs { "on_conflict", "unique_period" } do
@@ -183,7 +185,8 @@ end
 
 --- The ids of a batch. A push that may be written is repeated with its ids, so it is one push.
 local function push_batch(self, items)
-  local ids, message, code, more = self.queue:push_many(items)
+  local waits = { wait = self.args.wait }
+  local ids, message, code, more = self.queue:push_many(items, waits)
   for _ = 1, TRIES do
     if ids or code ~= "GONE" or type(more) ~= "table" then break end
     core.sleep(1)
@@ -192,7 +195,7 @@ local function push_batch(self, items)
       for key, value in pairs(items[i][3]) do given[key] = value end
       items[i] = { items[i][1], items[i][2], given }
     end
-    ids, message, code = self.queue:push_many(items)
+    ids, message, code = self.queue:push_many(items, waits)
   end
   return ids, message, code
 end
@@ -285,6 +288,7 @@ function push.commands.push(args)
   local payload = context.json(args.payload, "the payload")
   local db <close> = context.connect(args)
   local queue = context.must(db:queue(args.queue))
+  given.wait = args.wait
   local id, outcome = context.must(queue:push(args.name, payload, given))
   if args.json then return output.json { id = id, outcome = outcome or "pushed" } end
   output.line(tostring(id))

@@ -87,8 +87,10 @@ local QUEUE_COLUMNS = {
   { title = "DEAD", get = count_of "dead", right = true, colour = function(row) return row.dead > 0 and "red" end },
   { title = "OLDEST", get = function(row) return output.span(row.oldest) end, right = true },
   { title = "NEXT DUE", get = function(row) return output.span(row.next) end, right = true },
-  { title = "", get = function(row) return row.paused and "paused" or "" end,
-    colour = function() return "yellow" end },
+  { title = "", colour = function(row) return row.paused and "yellow" end, get = function(row)
+    return (row.paused and "paused" or "") .. (row.paused and row.limited and ", " or "")
+      .. (row.limited and "limited" or "")
+  end },
 }
 
 --- "4, 2 busy, 1 leaving": workers that take jobs, that run one, that take no more.
@@ -324,7 +326,8 @@ local function add_late(add, stats, explained)
   end
 end
 
---- Limits that keep all waiting jobs of their queue from starting. Gives the queues.
+--- Limits that keep all waiting jobs of their queue from starting, and queues that take no pushes.
+-- Gives the former queues.
 local function add_full(add, limits, stats)
   local held, paused = {}, {}
   for _, row in ipairs(stats.queues) do paused[row.name] = row.paused end
@@ -332,6 +335,10 @@ local function add_full(add, limits, stats)
     if row.holds and not paused[row.queue] and not stats.paused.all then
       held[row.queue] = true
       add("limits" .. option("", row.queue):gsub("^ ", "", 1), ("full limit: %s"):format(row.holds))
+    end
+    if row.full then
+      add("limits" .. option("", row.queue):gsub("^ ", "", 1),
+        ("%d jobs wait, and pushes are refused"):format(row.backlog))
     end
   end
   return held

@@ -86,7 +86,7 @@ function checks.write(seen)
   return "fail", ("a row was not written within %s s: %s"):format(units.fixed(took, 1), why), advice
 end
 
-local PROCEDURES = { "listen", "nudge", "push", "ring", "signal", "wake" }
+local PROCEDURES = { "listen", "nudge", "push", "ring", "room", "signal", "wake" }
 
 --- Calls each procedure to no effect. `absent`: procedures that are not there, as far as the
 -- server tells; `orphaned`: procedures with a definer that is gone.

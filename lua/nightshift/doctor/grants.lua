@@ -28,8 +28,9 @@ local ROLES = {
       { "nightshift_finished", "SELECT(id, nonce, outcome)" },
       { "nightshift_id", "SELECT, INSERT" },
       { "nightshift_job",
-        "SELECT(id, queue_id, rank, run, due, nonce, parent, root, unmet, waits, paused, deadline), INSERT,"
+        "SELECT(id, queue_id, rank, run, due, nonce, parent, root, unmet, waits, paused, deadline, group_key), INSERT,"
           .. " UPDATE(unmet)" },
+      { "nightshift_limit", "SELECT(queue_id, ordered)" },
       { "nightshift_meta", "SELECT" },
       { "nightshift_minute", "INSERT, UPDATE" },
       { "nightshift_queue", "SELECT, INSERT, UPDATE(removed)" },
@@ -38,7 +39,7 @@ local ROLES = {
       { "nightshift_tag", "INSERT" },
       { "nightshift_unique_key", "SELECT, INSERT, UPDATE(job_id, held, until)" },
     },
-    routines = { "nightshift_ring", "nightshift_signal" },
+    routines = { "nightshift_ring", "nightshift_room", "nightshift_signal" },
   },
   {
     name = "worker",
@@ -71,7 +72,7 @@ local ROLES = {
       { "nightshift_past_holder", "INSERT" },
       { "nightshift_pause", "SELECT" },
       { "nightshift_paused_name", "SELECT" },
-      { "nightshift_queue", "SELECT, INSERT, UPDATE(removed, limited, full)" },
+      { "nightshift_queue", "SELECT, INSERT, UPDATE(removed, limited)" },
       { "nightshift_ready", "SELECT, INSERT, DELETE" },
       { "nightshift_running", "SELECT, INSERT, UPDATE, DELETE" },
       { "nightshift_schedule", "SELECT, INSERT, UPDATE, DELETE" },
@@ -83,7 +84,8 @@ local ROLES = {
       { "nightshift_tag", "SELECT, INSERT, DELETE" },
       { "nightshift_unique_key", "SELECT, INSERT, UPDATE, DELETE" },
     },
-    routines = { "nightshift_listen", "nightshift_nudge", "nightshift_ring", "nightshift_signal", "nightshift_wake" },
+    routines = { "nightshift_listen", "nightshift_nudge", "nightshift_ring", "nightshift_room",
+      "nightshift_signal", "nightshift_wake" },
   },
   {
     name = "dashboard",
@@ -134,9 +136,9 @@ local function set(names)
   return found
 end
 
-local PUSHER = set [[edge_circle edge_circle_wait edge_ended edge_lock edge_more edge_parent handle_ids handle_minutes
-  handle_schema listen_ring queue_add queue_find queue_used report_shard server_now signal_call signal_limit
-  signal_live]]
+local PUSHER = set [[admission_bounds admission_room edge_circle edge_circle_wait edge_ended edge_lock
+  edge_more edge_ordered edge_parent handle_ids handle_minutes handle_schema listen_ring queue_add queue_find
+  queue_used report_shard server_now signal_call signal_limit signal_live]]
 local DASHBOARD = set [[admin_info admin_info_finished handle_schema queue_find queue_list server_now settle_tag_list
   source_columns source_find source_jobs source_list]]
 -- Accounts need none of these: verbs from outside, this doctor's own, the testing kit's. A worker

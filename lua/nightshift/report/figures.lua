@@ -60,7 +60,9 @@ local function tell_limits(self)
   if not list then return code == "DENIED" or nil, message, code end -- an account with older grants
   local host = self.host
   host.family("nightshift_limit_running", "Running jobs that have a place of their queue's limit.")
-  for _, row in ipairs(list) do host.sample("nightshift_limit_running", row.counts.running, "queue", row.queue) end
+  for _, row in ipairs(list) do
+    if row.counts.running then host.sample("nightshift_limit_running", row.counts.running, "queue", row.queue) end
+  end
   host.family("nightshift_limit_places", "Jobs that may run at once, where that is limited.")
   for _, row in ipairs(list) do
     if row.running then host.sample("nightshift_limit_places", row.running, "queue", row.queue) end
@@ -69,6 +71,10 @@ local function tell_limits(self)
   for _, row in ipairs(list) do host.sample("nightshift_backlog_jobs", row.counts.waiting, "queue", row.queue) end
   host.family("nightshift_limit_full", "1: the limit keeps all waiting jobs of the queue from starting.")
   for _, row in ipairs(list) do host.sample("nightshift_limit_full", row.holds and 1 or 0, "queue", row.queue) end
+  host.family("nightshift_queue_full", "1: pushes to the queue are refused, as so many jobs wait as its limit allows.")
+  for _, row in ipairs(list) do
+    if row.backlog then host.sample("nightshift_queue_full", row.full and 1 or 0, "queue", row.queue) end
+  end
   return true
 end
 

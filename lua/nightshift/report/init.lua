@@ -105,7 +105,7 @@ local function bound(tally, row)
   end
 end
 
---- Rows of all queues by name: name, paused, counts per state, `oldest` and `next`. oldest:
+--- Rows of all queues by name: name, paused, limited, counts per state, `oldest` and `next`. oldest:
 -- seconds that the oldest ready job has waited; next: seconds to the next due one.
 ---@param handle userdata core handle
 ---@param now integer the server's clock, µs
@@ -118,7 +118,8 @@ local function count_queues(handle, now, bare)
   if not queues then return nil, message, code end
   local tally, all, removed = { handle = handle, now = now, by_id = {}, cut = {} }, {}, {}
   for i, queue in ipairs(queues) do
-    all[i] = { name = queue.name, paused = queue.paused, ready = 0, scheduled = 0, running = 0, waiting = 0, dead = 0 }
+    all[i] = { name = queue.name, paused = queue.paused, limited = queue.limited or nil, ready = 0, scheduled = 0,
+      running = 0, waiting = 0, dead = 0 }
     tally.by_id[queue.id], removed[i] = all[i], queue.removed
   end
   local ok, trouble = pcall(function()

@@ -78,21 +78,28 @@ end
 -- looked for, which costs a quarter of that.
 local BY_CLAIM <const> = { ready = true, running = true }
 
---- Gives rows that may be claimed their state; rows that were listed as waiting, and run, go.
-local function mark_claimed(handle, rows, state)
+--- Gives rows of live jobs that are claimed their state.
+function jobs.mark_claimed(handle, rows)
   local maybe, of = {}, {}
   for _, row in ipairs(rows) do
-    if row.state == "ready" or row.state == "waiting" and row.paused then
+    if row.run and (row.state == "ready" or row.state == "waiting" and row.paused) then
       maybe[#maybe + 1], of[row.id] = ("[%d,%d]"):format(row.id, row.run), row
     end
   end
-  if #maybe == 0 then return rows end
+  if #maybe == 0 then return true end
   local claimed, message, code = handle:execute("@report_jobs_claimed", "[" .. table.concat(maybe, ",") .. "]")
   if not claimed then return nil, message, code end
   for _, claim in ipairs(claimed) do
     local row = of[claim.id]
     row.state = "running"
   end
+  return true
+end
+
+--- Gives rows that may be claimed their state; rows that were listed as waiting, and run, go.
+local function mark_claimed(handle, rows, state)
+  local ok, message, code = jobs.mark_claimed(handle, rows)
+  if not ok then return nil, message, code end
   if not state then return rows end
   local kept = {}
   for _, row in ipairs(rows) do

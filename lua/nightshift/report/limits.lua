@@ -47,14 +47,14 @@ local function by_rate(row, due, of_group)
     says = ("waits for the rate of %s: next start in %s"):format(what_of(row, of_group), span(due - row.now)) }
 end
 
-local function by_stop(row, stopped, of_group)
-  return { limit = "stop", due = stopped,
-    says = ("waits, for %s is stopped until %s, for %s more: a job asked for it"):format(what_of(row, of_group),
-      instant(stopped), span(stopped - row.now)) }
+local function by_stop(row, stopped, by, of_group)
+  return { limit = "stop", due = stopped, stopped_by = by,
+    says = ("waits, for %s is stopped until %s, for %s more: %s asked for it"):format(what_of(row, of_group),
+      instant(stopped), span(stopped - row.now), by and ("job %d"):format(by) or "a job") }
 end
 
 local function of_queue(handle, row)
-  if row.stopped > row.now then return by_stop(row, row.stopped, false) end
+  if row.stopped > row.now then return by_stop(row, row.stopped, row.stopped_by, false) end
   if row.places and row.held >= row.places then
     local fact = without_place(handle, row, row.places, false)
     if fact then return fact end
@@ -83,7 +83,7 @@ local function of_group(handle, row, id)
   local fact = row.ordered == 1 and before_in_order(handle, row, id)
   if not fact and row.group_running then fact = without_place(handle, row, row.group_running, true) end
   if fact then return fact end
-  if stopped and stopped > (due or 0) then return by_stop(row, stopped, true) end
+  if stopped and stopped > (due or 0) then return by_stop(row, stopped, row.group_stopped_by, true) end
   return due and by_rate(row, due, true)
 end
 

@@ -4,6 +4,8 @@
 -- Invariant: a reading is bounded by its levels and, where that is asked for, by its jobs. A job
 -- with `inner` has children that were not read.
 
+local jobs = require "nightshift.report.jobs"
+
 local tree = {}
 
 local DEPTH <const> = 64 -- levels that are read, unless told
@@ -34,27 +36,19 @@ local function node_of(row)
   }
 end
 
---- Adds the jobs below a node that may be claimed, by id.
-local function add_claimable(node, list, by_id)
+--- Adds the jobs below a node.
+local function add_below(node, list)
   for _, child in ipairs(node.children or {}) do
-    if child.run and (child.state == "ready" or child.paused) then
-      list[#list + 1], by_id[child.id] = ("[%d,%d]"):format(child.id, child.run), child
-    end
-    add_claimable(child, list, by_id)
+    list[#list + 1] = child
+    add_below(child, list)
   end
+  return list
 end
 
 --- Gives the claimed jobs below a node their state.
 local function mark_claimed(handle, top)
-  local list, by_id = {}, {}
-  add_claimable(top, list, by_id)
-  if #list == 0 then return top end
-  local claimed, message, code = handle:execute("@report_jobs_claimed", "[" .. table.concat(list, ",") .. "]")
-  if not claimed then return nil, message, code end
-  for _, claim in ipairs(claimed) do
-    local node = by_id[claim.id]
-    node.state = "running"
-  end
+  local ok, message, code = jobs.mark_claimed(handle, add_below(top, {}))
+  if not ok then return nil, message, code end
   return top
 end
 

@@ -224,7 +224,7 @@ end
 ---@param def nightshift.Schedule
 ---@return table entry of the core's push
 function schedule.entry(name, def)
-  local entry = { name = def.job, payload = def.payload }
+  local entry = { name = def.job, payload = def.payload, anyhow = 1 }
   for key, value in pairs(def.options) do entry[key] = value end
   if def.overlap == "skip" then entry.unique, entry.on_conflict = "schedule:" .. name, 1 end
   return entry

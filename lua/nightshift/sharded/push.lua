@@ -141,7 +141,7 @@ end
 --- Pushes many jobs: those of one shard in one transaction, all or none. So some shards may have
 -- theirs when another fails: then `pushed` has the ids by place, and `again` those to repeat a push
 -- with.
-function queue:push_many(items)
+function queue:push_many(items, opts)
   local of, inside = live(self, "push_many")
   if type(items) ~= "table" then raise("push_many wants a list of items, got %s", type(items)) end
   local hole = options.hole(items)
@@ -157,7 +157,7 @@ function queue:push_many(items)
   for _, group in ipairs(groups) do
     local list, more
     list, message, code, more = on_shard(of, inside, group.shard, function(db)
-      return options.values(db:queue(own):push_many(group.items))
+      return options.values(db:queue(own):push_many(group.items, opts))
     end)
     if not list then
       if #groups == 1 then return nil, message, code, more end

@@ -97,7 +97,7 @@ local function entry_of(self, row)
   local failed, most = attempts_of(map, row)
   local entry = { name = map.handler or row[map.parts.name.name] or "", json = payload_of(self, row),
     unique = ("row:%d:%d"):format(self.id, row[self.key]), priority = priority_of(map, row),
-    max_attempts = math.min(most, MANY) }
+    max_attempts = math.min(most, MANY), anyhow = 1 }
   for name, value in pairs(map.push) do entry[name] = value end
   return entry, math.min(failed, entry.max_attempts - 1)
 end

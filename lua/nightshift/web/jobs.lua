@@ -1,124 +1,16 @@
---- The page of jobs: a list by a filter, actions on ticked jobs and on all of the filter.
---
--- An action on a filter is first a page that counts these jobs. Its form begins a
--- run, which is done in slices: see runs.lua. Ticked jobs are done at once, one after the other.
+--- The page of jobs: a list by a filter. Actions on its jobs are in verbs.lua.
 --
 -- Invariant: the list is db:jobs, so it goes by key, and its cost does not depend on the
--- history. A count stops after COUNTING seconds, and says so.
+-- history.
 
 local core = require "nightshift.core"
-local change = require "nightshift.change"
-local filter = require "nightshift.filter"
-local many = require "nightshift.many"
 local layout = require "nightshift.web.layout"
-local options = require "nightshift.options"
-local runs = require "nightshift.web.runs"
+local verbs = require "nightshift.web.verbs"
 
 local STATES <const> = { "running", "ready", "scheduled", "waiting", "done", "dead", "cancelled" }
-local KEYS <const> = { "state", "queue", "name", "tag", "group", "error", "since", "parent" }
-local SIZES <const> = { 25, 50, 100, 200 } -- rows of a page
+local SIZES <const> = { 25, 50, 100, verbs.MOST } -- rows of a page
 local ROWS <const> = 50
 local LOOK <const>, LOOKING <const> = 2000, 0.015 -- jobs that are looked at at a time; seconds after which no more are
-local COUNTING <const>, COUNTING_ON <const> = 0.015, 0.8 -- seconds, and when more is asked for
-local TOLD <const> = 3 -- failures of ticked jobs that are told
-local SINGLE <const> = 25 -- jobs of a batch, where each is a transaction
-
-local function set(...)
-  local found = {}
-  for _, word in ipairs { ... } do found[word] = true end
-  return found
-end
-
-local LIVE <const> = set("running", "ready", "scheduled", "waiting")
-
---- The verbs. `states`: of jobs that it is for. `default`: the states of a filter without one.
--- `core`: the verb of many.lua. `field`: of the form, a value that it needs. `done` is said of jobs,
--- and `label` is on the button.
-local VERBS <const> = {
-  retry = { label = "Run again", core = "retry", states = filter.ENDED, default = "dead", done = "will run again",
-    about = "They get fresh attempts and the payload that they have." },
-  run_now = { label = "Run now", core = "run_now", states = set "scheduled", default = "scheduled",
-    done = "made ready" },
-  reprioritise = { label = "Change priority", core = "reprioritise", states = LIVE, default = "live",
-    field = "priority", done = "have another priority" },
-  move = { label = "Move to a queue", core = "move", field = "to", done = "moved",
-    states = set("scheduled", "waiting", "ready", "done", "dead", "cancelled"),
-    default = "scheduled, ready and waiting" },
-  due = { label = "Change due time", core = "update", field = "due", done = "have another due time",
-    states = set("scheduled", "waiting", "ready", "dead", "cancelled"), default = "scheduled, ready and waiting" },
-  cancel = { label = "Cancel", core = "cancel", states = LIVE, default = "live", field = "reason", class = "danger",
-    done = "cancelled", about = "They end as cancelled. Running ones are told, and stopped if they do not listen." },
-  delete = { label = "Delete", core = "delete", class = "danger", done = "deleted",
-    states = set("scheduled", "waiting", "ready", "done", "dead", "cancelled"), default = "done, dead and cancelled",
-    about = "They go with payload, result, errors and log. That cannot be undone." },
-  signal = { label = "Send a signal", field = "value", states = set "waiting", done = "told" }, -- of ticked jobs only
-}
-local ORDER <const> = { "retry", "run_now", "reprioritise", "move", "due", "cancel", "delete" }
-
--- -------------------------------------------------------------------- filter
-
---- A field of a form or query; nil: it is empty.
-local function text_of(fields, key)
-  local value = fields[key]
-  if type(value) ~= "string" or value == "" then return nil end
-  return value
-end
-
-local function whole(text) return text and text:find "^%d+$" and math.tointeger(tonumber(text)) end
-
---- The conditions among the fields, as db:jobs takes them.
----@return table|nil given
----@return string? message
-local function filter_of(fields)
-  local given = {}
-  for _, key in ipairs(KEYS) do
-    local value = text_of(fields, key)
-    if value and key == "parent" then
-      value = whole(value)
-      if not value or value < 1 then return nil, "The parent must be a job's id, which is a number" end
-    end
-    if value then
-      if type(value) == "string" and not utf8.len(value) then return nil, key .. " is not valid UTF-8" end
-      local ok, message = filter.CONDITIONS[key](value, key)
-      if ok == nil then return nil, message end
-      given[key] = value
-    end
-  end
-  return given
-end
-
---- The filter in words: "dead jobs of the queue 'mail' with the error '…'".
-local function in_words(given, kind)
-  local text = (given.state or kind or "") .. " jobs"
-  if given.queue then text = ("%s of the queue '%s'"):format(text, given.queue) end
-  if given.name then text = ("%s named '%s'"):format(text, given.name) end
-  if given.tag then text = ("%s with the tag '%s'"):format(text, given.tag) end
-  if given.group then text = ("%s of the group '%s'"):format(text, given.group) end
-  if given.error then text = ("%s with the error '%s'"):format(text, given.error) end
-  if given.parent then text = ("%s that are children of job %d"):format(text, given.parent) end
-  if given.since then text = ("%s since %s"):format(text, given.since) end
-  return text:gsub("^ ", "")
-end
-
---- A copy with more, or other, fields; "" takes one away.
-local function with(fields, more)
-  local all = {}
-  for key, value in pairs(fields) do all[key] = value end
-  for key, value in pairs(more) do all[key] = value ~= "" and value or nil end
-  return all
-end
-
---- The verbs that can be done to jobs of a filter, in their order.
-local function verbs_for(given)
-  local list = {}
-  for _, key in ipairs(ORDER) do
-    local verb = VERBS[key]
-    if not given.state or verb.states[given.state] then
-      list[#list + 1] = { key = key, label = verb.label, class = verb.class }
-    end
-  end
-  return list
-end
 
 -- ---------------------------------------------------------------------- list
 
@@ -158,7 +50,7 @@ end
 
 --- One job by its id, as a list.
 local function by_id(context, text)
-  local id = whole(text)
+  local id = verbs.whole(text)
   if not id then return nil, "A job's id is a number" end
   local row, message = context.db:job(id)
   if not row then return nil, message end
@@ -182,16 +74,16 @@ local function looked_for(db, wanted, stop)
 end
 
 local function list(context, query, given, data)
-  local id = text_of(query, "id")
+  local id = verbs.text_of(query, "id")
   local rows, more
   if id then
     rows, more = by_id(context, id)
     if not rows then rows, data.trouble, more = {}, more, nil end
     return rows, more
   end
-  local size = math.min(math.max(whole(text_of(query, "limit")) or ROWS, 1), SIZES[#SIZES])
-  local wanted = with(given, { limit = size, look = LOOK })
-  wanted.after = whole(text_of(query, "after")) or nil
+  local size = math.min(math.max(verbs.whole(verbs.text_of(query, "limit")) or ROWS, 1), SIZES[#SIZES])
+  local wanted = verbs.with(given, { limit = size, look = LOOK })
+  wanted.after = verbs.whole(verbs.text_of(query, "after")) or nil
   local message, code
   rows, message, code = looked_for(context.db, wanted, core.clock() + LOOKING)
   if rows then return rows, message end
@@ -199,185 +91,28 @@ local function list(context, query, given, data)
   return {}
 end
 
--- ------------------------------------------------------------------- counting
-
---- How many jobs a verb would be done to, as far as the time allows.
----@return integer|nil n
----@return boolean|string at_least there may be more; or the message
-local function count(context, verb, given, seconds)
-  local ran, checked, message = pcall(many.read, verb.core, with(given, verb.core == "move" and { to = "x" }
-    or verb.core == "reprioritise" and { priority = 0 } or {}))
-  if not ran or not checked then return nil, ran and message or checked end
-  local n, stop, enough = 0, core.clock() + seconds, {}
-  function checked.told(found)
-    n = found
-    if core.clock() > stop then error({ message = enough }, 0) end
-  end
-  local all, problem = many.count(context.db._handle, verb.core, checked)
-  if all then return all, false end
-  if problem ~= enough then return nil, problem end
-  return n, true
-end
-
---- The page that asks whether it is to be done.
-local function confirm(context, query, given, data)
-  local verb = VERBS[query.verb]
-  if not verb or not verb.core then return nil, 404, "There is no such action on the jobs of a filter." end
-  if next(given) == nil then
-    data.trouble = "An action on many jobs wants a filter with at least one condition."
-    return data
-  end
-  if given.state and not verb.states[given.state] then
-    data.trouble = ("'%s' cannot be done to %s jobs."):format(verb.label, given.state)
-    return data
-  end
-  local n, at_least = count(context, verb, given, query.on and COUNTING_ON or COUNTING)
-  if not n then
-    data.trouble = at_least
-    return data
-  end
-  data.verb, data.asks, data.n, data.at_least = query.verb, verb, n, at_least
-  data.words = in_words(given, verb.default)
-  data.count_on = at_least and not query.on and with(given, { verb = query.verb, on = "1" }) or nil
-  data.heading = verb.label .. "?"
-  return data
-end
-
 local function load(context, request)
   local query = request.query
-  local given, message = filter_of(query)
+  local given, message = verbs.filter_of(query)
   local data = { heading = "Jobs", query = query, given = given or query, states = STATES, sizes = SIZES, rows = {},
-    size = whole(text_of(query, "limit")) or ROWS, readonly = context.readonly, when = when, noted = noted,
-    with = with }
+    size = verbs.whole(verbs.text_of(query, "limit")) or ROWS, readonly = context.readonly, when = when, noted = noted,
+    with = verbs.with }
   if not given then
     data.trouble = message
     return data
   end
-  data.filtered, data.verbs, data.may = next(given) ~= nil, verbs_for(given), {}
+  data.filtered, data.verbs, data.may = next(given) ~= nil, verbs.verbs_for(given), {}
   for _, verb in ipairs(data.verbs) do data.may[verb.key] = true end
-  if text_of(query, "verb") then return confirm(context, query, given, data) end
+  if verbs.text_of(query, "verb") then return verbs.confirm(context, query, given, data) end
   local more
   data.rows, more = list(context, query, given, data)
   if more then
     local size = data.size ~= ROWS and tostring(data.size) or ""
-    data.next_page = with(given, { after = tostring(more.after), limit = size })
+    data.next_page = verbs.with(given, { after = tostring(more.after), limit = size })
     data.looked = more.looked
   end
-  data.first = text_of(query, "after") and with(given, { limit = text_of(query, "limit") or "" })
+  data.first = verbs.text_of(query, "after") and verbs.with(given, { limit = verbs.text_of(query, "limit") or "" })
   return data
-end
-
--- -------------------------------------------------------------------- actions
-
---- The value that a verb needs, from a form: a table with that field.
----@return table|nil
----@return string? message
-local function needs_of(verb, form)
-  local key = verb.field
-  local text = key and text_of(form, key)
-  if not key or key == "reason" then return { reason = key and text or nil } end
-  if key == "value" then
-    local value, message = core.decode(text or "null")
-    if value == nil then return nil, "the value of the signal is not JSON: " .. message end
-    return { value = value, signal = text_of(form, "signal") }
-  end
-  if not text then return nil, ("'%s' needs a value: the field is empty"):format(verb.label) end
-  local value, check, what = text, options.UPDATE[key], key
-  if key == "priority" then
-    value = whole(text)
-    if not value then
-      return nil, ("the priority must be a number from 0 to 255, got '%s'"):format(options.shown(text))
-    end
-  end
-  if key == "to" then
-    local ok, message = options.name("the queue's name", text, options.MAX_QUEUE)
-    if not ok then return nil, message end
-    return { to = text }
-  end
-  local good, message = check(value, what)
-  if good == nil then return nil, message end
-  return { [key] = value }
-end
-
---- A sentence about the outcome of a run.
-local function sentence(verb, counts)
-  local said = ("%d job%s %s."):format(counts.changed, counts.changed == 1 and "" or "s", verb.done)
-  if counts.refused > 0 then
-    said = ("%s %d are as before: another live job has their unique key."):format(said, counts.refused)
-  end
-  local left = counts.found - counts.changed - counts.refused
-  if left > 0 then said = ("%s %d had gone on meanwhile."):format(said, left) end
-  return said
-end
-
-local actions = {}
-
---- Begins a verb on all jobs of a filter.
-function actions.begin(context, request)
-  local form = request.form
-  local verb = VERBS[form.verb]
-  if not verb or not verb.core then return nil, "there is no such action on the jobs of a filter", "INVALID" end
-  local given, message = filter_of(form)
-  if not given then return nil, message, "INVALID" end
-  if next(given) == nil then return nil, "an action on many jobs wants a filter", "INVALID" end
-  local needs
-  needs, message = needs_of(verb, form)
-  if not needs then return nil, message, "INVALID" end
-  local asked, values = given, nil
-  if verb.core == "update" then values = change.read(needs) else asked = with(given, needs) end
-  local checked, code
-  checked, message, code = many.read(verb.core, asked)
-  if not checked then return nil, message, code end
-  if values then checked.change = { values = values } end
-  checked.batch = (verb.core == "update" or verb.core == "delete") and SINGLE or nil
-  local handle = context.db._handle
-  return runs.begin {
-    title = ("%s: %s"):format(verb.label, in_words(given, verb.default)), noun = "jobs", total = whole(form.total),
-    path = "/jobs", query = given,
-    work = function(told)
-      checked.told = told
-      local counts, problem, kind = many.run(handle, verb.core, checked)
-      if not counts then return nil, problem, kind end
-      return sentence(verb, counts)
-    end,
-  }
-end
-
---- One job each: the verbs on ticked jobs.
-local ONE <const> = {
-  retry = function(db, id) return db:retry(id) end,
-  run_now = function(db, id) return db:run_now(id) end,
-  reprioritise = function(db, id, needs) return db:reprioritise(id, needs.priority) end,
-  move = function(db, id, needs) return db:update(id, { queue = needs.to }) end,
-  due = function(db, id, needs) return db:update(id, { due = needs.due }) end,
-  cancel = function(db, id, needs) return db:cancel(id, { reason = needs.reason }) end,
-  delete = function(db, id) return db:delete(id) end,
-  signal = function(db, id, needs) return db:signal(id, needs.value, needs.signal) end,
-}
-
---- Does a verb to ticked jobs; their checkboxes are named job_ID.
-function actions.ticked(context, request)
-  local form = request.form
-  local verb, ids = VERBS[form.verb], {}
-  if not verb then return nil, "press the button of what is to be done: Enter in a field does nothing", "INVALID" end
-  for key in pairs(form) do
-    local id = whole(key:match "^job_(%d+)$")
-    if id and #ids < SIZES[#SIZES] then ids[#ids + 1] = id end
-  end
-  if #ids == 0 then return nil, "no job was ticked", "INVALID" end
-  local needs, message = needs_of(verb, form)
-  if not needs then return nil, message, "INVALID" end
-  table.sort(ids)
-  local done, failures = 0, {}
-  for _, id in ipairs(ids) do
-    local ok, problem = ONE[form.verb](context.db, id, needs)
-    if ok then done = done + 1 else failures[#failures + 1] = ("job %d: %s"):format(id, problem) end
-  end
-  local said = ("%d job%s %s."):format(done, done == 1 and "" or "s", verb.done)
-  if #failures > 0 then
-    said = ("%s %d not: %s"):format(said, #failures, table.concat(failures, "; ", 1, math.min(#failures, TOLD)))
-  end
-  return { said = said, to = "/jobs" .. layout.query_of(filter_of(form) or {}) }
 end
 
 -- ------------------------------------------------------------------ templates
@@ -600,5 +335,5 @@ return {
 <p class="error" role="alert">$(trouble)</p>
 # end
 ]==] .. LIST .. "# end\n",
-  actions = actions,
+  actions = verbs.actions,
 }

@@ -19,18 +19,9 @@ local function rate_text(list) return list and limit.rate_text(list[1], math.flo
 local function fields_of(row)
   local own = row and row.group or {}
   row = row or {}
-  return { running = row.running, rate = rate_text(row.rate), group_running = own.running,
+  return { running = row.running, rate = rate_text(row.rate), backlog = row.backlog, group_running = own.running,
     group_rate = rate_text(own.rate), ordered = own.ordered, fair = own.fair,
     window = row.rate and row.rate[3] or own.rate and own.rate[3] }
-end
-
-local function words_of(row)
-  local function rate(list)
-    return list and { n = list[1], span = math.floor(list[2] * 1000000 + 0.5), window = list[3] ~= nil }
-  end
-  local own = row.group or {}
-  return limit.text { running = row.running, rate = rate(row.rate),
-    group = { running = own.running, rate = rate(own.rate), ordered = own.ordered, fair = own.fair } }
 end
 
 local function load(context, request)
@@ -39,7 +30,7 @@ local function load(context, request)
   local queue, groups, own = request.query.queue, {}, nil
   if queue == "" then queue = nil end
   for _, row in ipairs(rows) do
-    row.words = words_of(row)
+    row.words = limit.words(row)
     if row.queue == queue then own = row end
   end
   if own then
@@ -61,7 +52,7 @@ $(h.empty("No queue has a limit: as many jobs run as there are workers.", "night
 # for _, row in ipairs(rows) do
 # local capped = row.counts.capped or {}
 <tr data-row><th scope="row">$(h.link("/limits", { queue = row.queue }, row.queue))</th>
-<td class="number" data-label="Running">$(h.count(row.counts.running))
+<td class="number" data-label="Running">$(row.counts.running and h.count(row.counts.running) or "")
 # if row.running then
 of $(h.count(row.running))
 # end
@@ -75,6 +66,9 @@ h.atleast(row.counts.waiting, capped.waiting)))</td>
 <span class="dim">it ends</span>
 # elseif row.holds then
 <span class="warn">full limit: $(row.holds)</span>
+# end
+# if row.full then
+<span class="warn">full: pushes are refused</span>
 # end
 </td>
 <td class="end">
@@ -122,6 +116,8 @@ $(h.time(row.due))
 <input id="running" name="running" inputmode="numeric" value="$(set.running or "")"></div>
 <div class="field"><label for="rate">Starts, like 500/1m</label>
 <input id="rate" name="rate" value="$(set.rate or "")"></div>
+<div class="field"><label for="backlog">Waiting at most</label>
+<input id="backlog" name="backlog" inputmode="numeric" value="$(set.backlog or "")"></div>
 <div class="field"><label for="group_running">Running of a group</label>
 <input id="group_running" name="group_running" inputmode="numeric" value="$(set.group_running or "")"></div>
 <div class="field"><label for="group_rate">Starts of a group</label>
@@ -157,7 +153,7 @@ end
 local function wanted(form)
   local own = { running = number(form, "group_running"), rate = rate(form, "group_rate"),
     ordered = form.ordered and true or nil, fair = form.fair and true or nil }
-  return { running = number(form, "running"), rate = rate(form, "rate"),
+  return { running = number(form, "running"), rate = rate(form, "rate"), backlog = number(form, "backlog"),
     group = next(own) and own or nil }
 end
 

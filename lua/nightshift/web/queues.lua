@@ -68,6 +68,9 @@ $(h.empty("There are no queues yet: the first push makes one.", "nightshift push
 # if row.paused then
 $(h.state("paused"))
 # end
+# if row.limited then
+$(h.link("/limits", { queue = row.name }, "limited", "dim"))
+# end
 </th>
 # for _, state in ipairs(states) do
 <td class="number $(row[state] == 0 and "zero" or "")" data-label="$(state:sub(1, 1):upper() .. state:sub(2))">

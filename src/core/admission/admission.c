@@ -36,9 +36,10 @@ ns_status ns_admission_move(ns_db *db, const ns_admission *a, ns_buf *rows, size
 ns_status ns_admission_lift(ns_db *db, const ns_admission *a, size_t n, bool *more, ns_err *err) {
   const ns_value params[] = {ns_vint(a->queue_id), ns_vint((int64_t)n)};
   const ns_value *row = NULL;
-  ns_status st = ns_db_run(db, NS_SQL_ADMISSION_LIFT, params, err);
+  ns_status st;
   ns_assert(a->locked && a->lifted && db->in_tx);
   *more = false;
+  st = ns_db_run(db, NS_SQL_ADMISSION_LIFT, params, err);
   if (st == NS_OK)
     st = ns_db_row(db, NS_SQL_ADMISSION_LIFT, &row, err);
   if (st == NS_OK && row != NULL)

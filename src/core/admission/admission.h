@@ -3,6 +3,9 @@
 ** ready rows into the backlog, by group. Then they admit jobs of groups that have a place and a
 ** token. Each of these has a grant until its verdict, or until its lease is gone.
 **
+** A queue may also have a bound, with other limits or without: while so many of its jobs wait,
+** pushes are refused.
+**
 ** Invariant: all that is written here is written under the lock of the queue's row of
 ** nightshift_limit, but for the ends of grants. No claim waits for that lock.
 */
@@ -99,5 +102,12 @@ ns_status ns_admission_release(ns_db *db, ns_buf *tokens, ns_err *err);
 ** a queue without a limit, or for a job without a group. Errors: BUSY while a claim admits. */
 ns_status ns_admission_stop(ns_db *db, int64_t queue_id, int64_t job, int64_t span, bool all,
                             ns_err *err);
+
+/* ------------------------------------------- a queue with a bound: room.c */
+
+/* A push wants to add 'n' jobs to a queue. Where it has a bound its jobs are counted first, or were
+** a moment ago. Costs nothing while no queue that the handle has met has one. Errors: FULL,
+** GONE. */
+ns_status ns_admission_room(ns_db *db, int64_t queue_id, size_t n, ns_err *err);
 
 #endif

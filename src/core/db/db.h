@@ -280,11 +280,14 @@ ns_status ns_db_run_whole_text(ns_db *db, ns_bytes sql, const ns_value *params, 
 bool ns_db_may_ring(ns_db *db);
 bool ns_db_ring_refused(const ns_db *db);
 
-/* ------------------------------------------- queues, ids, kinds: queue.c */
+/* ------------------------- queues, ids: queue.c; kinds: statement.c */
 
 typedef struct ns_queue_name {
   int64_t id;
   bool removed; /* as of the last look: the next use of it says that it is there again */
+  int64_t bound;         /* as of the last look: pushes are refused while so many jobs wait; 0: none */
+  int64_t room;          /* jobs that may be pushed before they are counted again; negative: it is full */
+  int64_t counted_until; /* monotonic: then they are counted again anyhow */
   size_t n;
   char name[]; /* ends in NUL */
 } ns_queue_name;
@@ -300,6 +303,17 @@ ns_bytes ns_db_queue_name(const ns_db *db, int64_t id);
 /* A job of this queue has been claimed: a removed one is there again. Outside transactions. Best
 ** effort; a look at memory while none is known to be removed. */
 void ns_db_queue_used(ns_db *db, int64_t id);
+
+/* A queue that this handle has met; NULL otherwise. */
+ns_queue_name *ns_db_queue_known(const ns_db *db, int64_t id);
+
+/* A queue has this bound now, 0: none; only if this handle has met it. */
+void ns_db_queue_bound(ns_db *db, int64_t id, int64_t bound);
+
+/* Numbers for the set of all bounds: as it was told with ids, and as it was when bounds were read. */
+typedef struct ns_bounds {
+  int64_t seen, read;
+} ns_bounds;
 
 /* Frees the names; only when the handle is closed. */
 void ns_db_queues_free(ns_db *db);

@@ -1,6 +1,6 @@
 /*
 ** Names and numbers. Queues by name and by id, pausing and listing them. Ids of jobs, leases
-** and holders, from one sequence, a block at a time. The kind of a job's name.
+** and holders, from one sequence, a block at a time.
 **
 ** A queue's row is created outside any open transaction. So a push that is not yet committed
 ** never makes other pushers into the same new queue wait.
@@ -101,6 +101,19 @@ static void note_removed(ns_db *db, int64_t id, bool removed) {
     db->nremoved--;
 }
 
+ns_queue_name *ns_db_queue_known(const ns_db *db, int64_t id) {
+  return cached_by_id(db, id);
+}
+
+void ns_db_queue_bound(ns_db *db, int64_t id, int64_t bound) {
+  ns_queue_name *q = cached_by_id(db, id);
+  if (q == NULL || q->bound == bound)
+    return;
+  db->nbounded += (size_t)(q->bound == 0) - (size_t)(bound == 0);
+  q->bound = bound;
+  q->counted_until = 0;
+}
+
 /* Jobs borrow the name, so a cell stays where it is. */
 static ns_status cache_queue(ns_db *db, ns_bytes name, int64_t id, ns_err *err) {
   ns_queue_name *q;
@@ -110,9 +123,7 @@ static ns_status cache_queue(ns_db *db, ns_bytes name, int64_t id, ns_err *err) 
       !ns_grow(&db->by_name, &db->capnames, db->nqueues + 1, sizeof q) ||
       (q = malloc(sizeof *q + name.n + 1)) == NULL)
     return ns_no_memory(err);
-  q->id = id;
-  q->removed = false;
-  q->n = name.n;
+  *q = (ns_queue_name){.id = id, .n = name.n};
   memcpy(q->name, name.p, name.n);
   q->name[name.n] = '\0';
   insert_at(db->queues, db->nqueues, place_of_id(db, id), q);
@@ -146,9 +157,11 @@ static ns_status find_queue(ns_db *db, ns_bytes name, int64_t *id, ns_err *err) 
     st = ns_db_row(db, NS_SQL_QUEUE_FIND, &row, err);
   if (st == NS_OK && row != NULL) {
     bool removed = row[1].i != 0;
+    int64_t bound = ns_int_or(&row[2], 0);
     *id = row[0].i;
     if ((st = cache_queue(db, name, *id, err)) == NS_OK)
       note_removed(db, *id, removed);
+    ns_db_queue_bound(db, *id, bound);
   }
   return st;
 }
@@ -286,6 +299,7 @@ static bool append_row(ns_queue_row **rows, size_t *cap, size_t *n, const ns_val
   q->paused = row[2].i != 0;
   q->removed = row[3].i != 0;
   q->limited = row[4].i != 0;
+  q->bounded = ns_int_or(&row[5], 0) > 0;
   return true;
 }
 
@@ -300,8 +314,10 @@ static ns_status read_list(ns_db *db, ns_queue_row **rows, size_t *n, ns_err *er
       add_paused(&names, row[1].s);
     else if (!append_row(rows, &cap, n, row))
       st = ns_no_memory(err);
-    else if ((st = cache_queue(db, row[1].s, row[0].i, err)) == NS_OK)
+    else if ((st = cache_queue(db, row[1].s, row[0].i, err)) == NS_OK) {
       note_removed(db, row[0].i, row[3].i != 0);
+      ns_db_queue_bound(db, row[0].i, ns_int_or(&row[5], 0));
+    }
   }
   if ((st = keep_paused(db, &names, st, err)) != NS_OK) {
     free(*rows);
@@ -348,6 +364,7 @@ static ns_status take_blocks(ns_db *db, int64_t *ids, size_t n, size_t *taken, n
                      "the sequence nightshift_id has been set to %lld, and ids "
                      "have run out; nightshift doctor says what to do",
                      (long long)row[0].i);
+    db->bounds.seen = row[1].i;
     id = row[0].i * ID_BLOCK;
     end = id + ID_BLOCK;
     while (id < end && i < n)
@@ -376,26 +393,6 @@ ns_status ns_take_ids(ns_db *db, int64_t *ids, size_t n, ns_err *err) {
     n -= taken;
   }
   return st;
-}
-
-/* --------------------------------------------------------------------- kinds */
-
-int64_t ns_db_kind_of(ns_bytes name) {
-  static const uint32_t table[16] = {0x00000000, 0x1DB71064, 0x3B6E20C8, 0x26D930AC,
-                                     0x76DC4190, 0x6B6B51F4, 0x4DB26158, 0x5005713C,
-                                     0xEDB88320, 0xF00F9344, 0xD6D6A3E8, 0xCB61B38C,
-                                     0x9B64C2B0, 0x86D3D2D4, 0xA00AE278, 0xBDBDF21C};
-  uint32_t crc = UINT32_MAX;
-  for (size_t i = 0; i < name.n; i++) {
-    crc ^= (unsigned char)name.p[i];
-    crc = table[crc & 15] ^ (crc >> 4);
-    crc = table[crc & 15] ^ (crc >> 4);
-  }
-  return (int64_t)(crc ^ UINT32_MAX);
-}
-
-ns_status ns_db_no_job(int64_t id, ns_err *err) {
-  return ns_fail(err, NS_ENOTFOUND, "there is no job %lld, live or in the history", (long long)id);
 }
 
 /* ------------------------------------------------------------------- minutes */
@@ -508,6 +505,7 @@ void ns_db_minutes_tell(ns_db *db, bool over) {
     return;
   try_to_tell(db);
   db->minutes.told = true;
+  db->bounds.read = db->bounds.seen - 1; /* the next push looks at them again */
   db->minutes.tell_at = ns_mono_us() + MINUTE;
 }
 

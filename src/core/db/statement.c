@@ -1,7 +1,8 @@
 /*
 ** Statements on the connection of a handle: statements of sql/query by their names, all others
 ** by their text. Each is run once, on the current connection. And lists as parameters, which
-** the server takes apart (JSON_TABLE), so that one text serves any number of keys.
+** the server takes apart (JSON_TABLE), so that one text serves any number of keys. The kind of a
+** job's name, which is a parameter for the name.
 **
 ** Invariant: prepared statements belong to the current connection: both caches are emptied with
 ** it. No statement of ours runs while the caller's own SQL has tables locked, or has left a
@@ -264,6 +265,26 @@ ns_status ns_db_prepared(ns_db *db, ns_stmt **out, ns_bytes sql, ns_err *err) {
 
 ns_status ns_db_prepared_brief(ns_db *db, ns_stmt **out, ns_bytes sql, ns_err *err) {
   return prepare_cached(db, out, sql, !db->cfg.host_session, err);
+}
+
+/* --------------------------------------------------------------------- kinds */
+
+int64_t ns_db_kind_of(ns_bytes name) {
+  static const uint32_t table[16] = {0x00000000, 0x1DB71064, 0x3B6E20C8, 0x26D930AC,
+                                     0x76DC4190, 0x6B6B51F4, 0x4DB26158, 0x5005713C,
+                                     0xEDB88320, 0xF00F9344, 0xD6D6A3E8, 0xCB61B38C,
+                                     0x9B64C2B0, 0x86D3D2D4, 0xA00AE278, 0xBDBDF21C};
+  uint32_t crc = UINT32_MAX;
+  for (size_t i = 0; i < name.n; i++) {
+    crc ^= (unsigned char)name.p[i];
+    crc = table[crc & 15] ^ (crc >> 4);
+    crc = table[crc & 15] ^ (crc >> 4);
+  }
+  return (int64_t)(crc ^ UINT32_MAX);
+}
+
+ns_status ns_db_no_job(int64_t id, ns_err *err) {
+  return ns_fail(err, NS_ENOTFOUND, "there is no job %lld, live or in the history", (long long)id);
 }
 
 /* --------------------------------------------------------------------- lists */

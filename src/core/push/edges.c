@@ -149,6 +149,22 @@ static bool has_same(const ns_insert *rows, const ns_insert *row) {
   return row > rows && !before->child && before->push->parent == row->push->parent;
 }
 
+/* A child in the ordered group of its parent waits for the parent's end, and the parent may wait for
+** the child's. */
+static ns_status refuse_own_group(ns_db *db, const ns_insert *row, ns_err *err) {
+  const ns_push *p = row->push;
+  const ns_value params[] = {ns_vint(p->parent), ns_vtext(p->group), ns_vint(row->queue_id)};
+  const ns_value *found = NULL;
+  ns_status st = ns_db_run(db, NS_SQL_EDGE_ORDERED, params, err);
+  if (st == NS_OK)
+    st = ns_db_row(db, NS_SQL_EDGE_ORDERED, &found, err);
+  if (st != NS_OK || found == NULL)
+    return st;
+  return ns_fail(err, NS_EINVALID,
+                 "the parent, job %lld, is in the same ordered group, and would wait for this job, "
+                 "which waits for it; give another group, or no parent", (long long)p->parent);
+}
+
 /* The parent that a push names has to live, or to be pushed with it. */
 static ns_status find_parent(ns_db *db, ns_insert *rows, size_t n,
                              ns_insert *row, ns_err *err) {
@@ -159,6 +175,8 @@ static ns_status find_parent(ns_db *db, ns_insert *rows, size_t n,
   row->parent = row->root = p->parent;
   if (with != NULL)
     return NS_OK;
+  if (p->group.p != NULL && (st = refuse_own_group(db, row, err)) != NS_OK)
+    return st;
   if (has_same(rows, row)) {
     const ns_insert *before = row - 1;
     row->root = before->root;

@@ -1,7 +1,7 @@
 /*
 ** Inserting jobs, in three ways: any jobs on an open transaction; several in a pipeline; or one
 ** in one statement. Rows are array-bound; columns that have their default in the whole batch
-** are not sent.
+** are not sent. And whether there is room for them.
 **
 ** Invariant: a job that may be claimed gets one row, in ready or in scheduled; any other job
 ** gets none. No assert: it is the condition of two lists, list_scheduled and ready_fill. No
@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "admission/admission.h"
 #include "clock.h"
 #include "db/db.h"
 #include "finish/finish.h"
@@ -238,6 +239,25 @@ bool ns_push_starts_soon(const ns_insert *rows, size_t n) {
         rows[i].push->delay < RING_WITHIN)
       return true;
   return false;
+}
+
+/* ------------------------------------------------------------------- room */
+
+/* Children come in anyhow, or their parents would wait for ever; and jobs of schedules. */
+static bool wants_room(const ns_insert *row) {
+  return row->push->parent == 0 && row->push->anyhow == 0;
+}
+
+ns_status ns_push_room(ns_db *db, const ns_insert *rows, size_t n, ns_err *err) {
+  ns_status st = NS_OK;
+  for (size_t i = 0, next; st == NS_OK && i < n; i = next) {
+    size_t wanted = 0;
+    for (next = i; next < n && rows[next].queue_id == rows[i].queue_id; next++)
+      wanted += wants_room(&rows[next]);
+    if (wanted > 0)
+      st = ns_admission_room(db, rows[i].queue_id, wanted, err);
+  }
+  return st;
 }
 
 /* -------------------------------------------------------- on a transaction */

@@ -523,7 +523,9 @@ ns_status ns_push_jobs(ns_db *db, ns_bytes queue, ns_push *jobs, size_t n,
     take_remembered_ids(repeat, jobs, w.rows, n);
   else
     st = give_ids(db, jobs, &w, err);
-  if (st == NS_OK && (st = resolve_queues(db, queue, jobs, &w, err)) == NS_OK)
+  if (st == NS_OK && (st = resolve_queues(db, queue, jobs, &w, err)) == NS_OK && !tx.replay)
+    st = ns_push_room(db, w.rows, n, err);
+  if (st == NS_OK)
     st = write_jobs(db, &w, &tx, err);
   if (st == NS_EGONE && tx.replay)
     remember_push(db, queue, jobs, w.rows, n);

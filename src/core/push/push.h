@@ -37,6 +37,10 @@ static inline int64_t ns_seq(int64_t run, size_t i) {
   return run * NS_SEQ_RUN + (i < NS_SEQ_RUN - 1 ? (int64_t)i : NS_SEQ_RUN - 1);
 }
 
+/* Is there room for these jobs in queues with a bound? Several of a push may go over it. Errors:
+** FULL, GONE. */
+ns_status ns_push_room(ns_db *db, const ns_insert *rows, size_t n, ns_err *err);
+
 /* Writes jobs, their keys and edges, and their ready or scheduled rows, on the open
 ** transaction. 'rows' are in the order of their ids. With 'held' (NULL: wait) it waits for no
 ** lock on a job that they wait for. When it would have to wait, nothing is written, and '*held'
