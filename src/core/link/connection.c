@@ -261,7 +261,6 @@ static void set_socket(int fd) {
 #endif
 }
 
-/* The answers are due then. */
 static ns_status send_session(ns_link *l, const ns_config *cfg, ns_err *err) {
   char text[1536];
   ns_status st;
