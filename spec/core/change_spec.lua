@@ -166,16 +166,16 @@ describe("delete", function()
     assert.equal("1", db.sql("SELECT held IS NOT NULL FROM nightshift_unique_key WHERE job_id = " .. id, name))
   end)
 
-  it("by 25 connections beside 25 claimers: each job is either claimed or deleted", function()
+  it("by 12 connections beside 12 claimers: each job is either claimed or deleted", function()
     local items = {}
-    for i = 1, 500 do items[i] = { "n", i, { delay = i % 5 == 0 and 0.3 or nil } } end
+    for i = 1, 240 do items[i] = { "n", i, { delay = i % 5 == 0 and 0.3 or nil } } end
     local ids = assert(q:push_many(items))
     db.sql("CREATE TABLE told (id BIGINT, what TEXT); CREATE TABLE stop (n INT)", name)
     local function note(own, id, what) assert(own:execute("INSERT INTO told VALUES (?, ?)", id, what)) end
     local function open() -- not all are heard at once
       return eventually(function() return nightshift.open(url) end)
     end
-    local claimers = crew.fork(25, function()
+    local claimers = crew.fork(12, function()
       local own <close> = open()
       local mine, jobs = own:queue "q", {}
       repeat
@@ -186,9 +186,9 @@ describe("delete", function()
       until #assert(own:execute "SELECT 1 FROM stop") > 0 and #assert(mine:claim_many(1)) == 0
       for _, job in ipairs(jobs) do assert(job:ack()) end
     end)
-    local deleters = crew.fork(25, function(i)
+    local deleters = crew.fork(12, function(i)
       local own <close> = open()
-      for k = #ids - i + 1, 1, -25 do
+      for k = #ids - i + 1, 1, -12 do
         local ok, message, code = own:delete(ids[k])
         assert(ok or code == "STATE", message)
         note(own, ids[k], ok and "deleted" or "refused")
@@ -200,7 +200,7 @@ describe("delete", function()
     local both = db.sql([[SELECT GROUP_CONCAT(id) FROM (SELECT id, SUM(what <> 'refused') AS n FROM told
       GROUP BY id) t WHERE n <> 1]], name)
     assert.equal("NULL", both)
-    assert.equal("500", db.sql("SELECT COUNT(DISTINCT id) FROM told WHERE what <> 'refused'", name))
+    assert.equal("240", db.sql("SELECT COUNT(DISTINCT id) FROM told WHERE what <> 'refused'", name))
     assert.equal(db.sql("SELECT COUNT(*) FROM told WHERE what = 'claimed'", name),
       db.sql("SELECT COUNT(*) FROM nightshift_finished WHERE outcome = 'done'", name))
     assert.equal("0", db.sql("SELECT COUNT(*) FROM nightshift_job", name))
@@ -311,23 +311,23 @@ describe("update", function()
     assert.has_error(function() handle:update(id) end)
   end)
 
-  it("by 25 connections beside 25 claimers: who has claimed a job has its last payload", function()
+  it("by 12 connections beside 12 claimers: who has claimed a job has its last payload", function()
     local items = {}
-    for i = 1, 300 do items[i] = { "n", 0 } end
+    for i = 1, 144 do items[i] = { "n", 0 } end
     local ids = assert(q:push_many(items))
     db.sql("CREATE TABLE told (id BIGINT, n INT); CREATE TABLE ran (id BIGINT, n INT)", name)
     local function open()
       return eventually(function() return nightshift.open(url) end)
     end
-    local updaters = crew.fork(25, function(i)
+    local updaters = crew.fork(12, function(i)
       local own <close> = open()
-      for k = #ids - i + 1, 1, -25 do
+      for k = #ids - i + 1, 1, -12 do
         local ok, message, code = own:update(ids[k], { payload = i, priority = k % 3 == 0 and 90 or nil })
         assert(ok or code == "STATE", message)
         if ok then assert(own:execute("INSERT INTO told VALUES (?, ?)", ids[k], i)) end
       end
     end)
-    local claimers = crew.fork(25, function()
+    local claimers = crew.fork(12, function()
       local own <close> = open()
       for job in own:queue "q":jobs { wait = 0.3 } do
         assert(own:execute("INSERT INTO ran VALUES (?, ?)", job.id, job.payload))
@@ -336,7 +336,7 @@ describe("update", function()
     end)
     updaters:wait()
     claimers:wait()
-    assert.equal("300\t300", db.sql("SELECT COUNT(*), COUNT(DISTINCT id) FROM ran", name))
+    assert.equal("144\t144", db.sql("SELECT COUNT(*), COUNT(DISTINCT id) FROM ran", name))
     assert.equal("0", db.sql("SELECT COUNT(*) FROM told JOIN ran USING (id) WHERE told.n <> ran.n", name))
   end)
 end)

@@ -248,14 +248,14 @@ describe("a ring", function()
     local handle <close> = assert(nightshift.open(url))
     local q = handle:queue "q"
     local slow = 0
-    for i = 1, 100 do
+    for i = 1, 40 do
       local start = nightshift.clock()
       local id = assert(q:push("job", i))
       slow = slow + (nightshift.clock() - start < 1.5 and 0 or 1)
       eventually(function() return assert(handle:job(id)).state == "done" end)
       slow = slow + (handle:job(id).result - start < 1.5 and 0 or 1)
     end
-    assert.is_true(slow <= 4, slow .. " pushes were held up, or jobs came late") -- a machine may be busy
+    assert.is_true(slow <= 2, slow .. " pushes were held up, or jobs came late") -- a machine may be busy
     for _, sleeper in ipairs(sleepers) do
       sleeper:signal "KILL"
       sleeper:wait()

@@ -446,10 +446,10 @@ describe("floors:", function()
 
     it("what is committed late is found, among more removed rows than it reads at a time", function()
       local _ <close> = blocking()
-      for _ = 1, 12 do pushed(1000) end
-      claims(12, 1000)
+      for _ = 1, 4 do pushed(1000) end
+      claims(4, 1000)
       h = host.start(url, "return { job = function() end }")
-      for _ = 1, 20 do eventually(is_done(pushed(1)[1])) end
+      for _ = 1, 10 do eventually(is_done(pushed(1)[1])) end
       local id
       assert(handle:transaction(function(tx)
         id = assert(tx:queue "q":push "job")
@@ -468,9 +468,9 @@ describe("floors:", function()
       claims(4, 1000)
       local part
       for _ = 1, 3 do -- one that gets no time for a moment counts for as long
-        pushed(6000)
+        pushed(3000)
         local before, start = handle:stats().counters, nightshift.clock()
-        claims(300, 20)
+        claims(150, 20)
         local seconds, now = nightshift.clock() - start, handle:stats().counters
         assert.is_true(now.sweeps > before.sweeps)
         part = (now.swept - before.swept) / 1e6 / (seconds + 0.2) -- one may have begun at the end
@@ -622,7 +622,7 @@ describe("remedies:", function()
   end)
 
   describe("64 claimers with a connection each", function()
-    local CLAIMERS, PUSHERS, JOBS = 64, 4, 1200
+    local CLAIMERS, PUSHERS, JOBS = 64, 4, os.getenv "NIGHTSHIFT_LONG" and 1200 or 400
 
     local function waits() return tonumber(all "SHOW GLOBAL STATUS LIKE 'Innodb_row_lock_waits'"[1].Value) end
 

@@ -518,11 +518,12 @@ describe("the prepared statements of a server", function()
     local limit = server:sql "SELECT @@max_prepared_stmt_count"
     server:sql "SET GLOBAL max_prepared_stmt_count=1"
     local none, message, code = job:fail "not yet"
-    local opened, why, which = nightshift.open(url)
+    local late <close> = assert(nightshift.open(url)) -- prepares nothing
+    local pushed, why, which = late:queue("q"):push("b", 1)
     local exit, json = proc.nightshift({ "doctor", "--json" }, url)
     server:sql("SET GLOBAL max_prepared_stmt_count=" .. limit)
     assert.same({ nil, "BUSY" }, { none, code }, message)
-    assert.same({ nil, "BUSY" }, { opened, which }, why)
+    assert.same({ nil, "BUSY" }, { pushed, which }, why)
     assert.is_truthy(why:find("(1461)", 1, true), why)
     assert.equal(1, exit)
     assert.is_truthy(json:find("raise max_prepared_stmt_count", 1, true), json)

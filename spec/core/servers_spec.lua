@@ -577,7 +577,7 @@ it("a promoted replica has all that was acknowledged, and the dead leave", funct
   for i, queue in ipairs { "q", "e" } do pushers[i] = program(PUSHER, url, queue, file "pushed", file "stop") end
   local holding = program(CLAIMER, url, file "first", file "acked", file "hold", file "idle")
   local claimer = program(CLAIMER, url, file "begun", file "acked", "", file "idle")
-  eventually(function() return #lines(file "acked") > 100 and #lines(file "begun") > 200 end, 60)
+  eventually(function() return #lines(file "acked") > 60 and #lines(file "begun") > 120 end, 60)
 
   local pushed, acked = lines(file "pushed"), lines(file "acked")
   from:kill()
@@ -591,7 +591,7 @@ it("a promoted replica has all that was acknowledged, and the dead leave", funct
   for _, id in ipairs(pushed) do assert(done[id] or live[id], id .. " was pushed and is lost") end
   local before, more = #lines(file "begun"), #lines(file "pushed")
   lead_to(to)
-  eventually(function() return #lines(file "pushed") > more + 100 and #lines(file "begun") > before + 200 end, 60)
+  eventually(function() return #lines(file "pushed") > more + 60 and #lines(file "begun") > before + 120 end, 60)
   io.open(file "stop", "w"):close()
   for _, p in ipairs(pushers) do assert.equal(0, p:wait(60)) end
   eventually(function() return to:sql("SELECT COUNT(*) FROM nightshift_job", name) == "0" end, 60)

@@ -333,7 +333,7 @@ describe("outages:", function()
   end)
 
   describe("many hosts that lose their server together", function()
-    local HOSTS = os.getenv "NIGHTSHIFT_LONG" and 50 or 20
+    local HOSTS = os.getenv "NIGHTSHIFT_LONG" and 50 or 12
 
     it("are all back within seconds, and do not come at once", function()
       local p = proxy.start(server)

@@ -666,7 +666,7 @@ describe("bad moments:", function()
       return ([[local function note(job)
         local file <close> = io.open(%q, "a")
         file:write(job.id, " %d\n")
-        os.execute "sleep 0.002"
+        require "nightshift.core".sleep(0.002)
       end
       local handlers = { note = note }
       for i = 1, %d do handlers["new " .. i] = note end
@@ -678,12 +678,12 @@ describe("bad moments:", function()
       local q = handle:queue "q"
       local ran = fixture.file("ran", "")
       local ids, least = {}, {}
-      -- A hundred jobs, the last ten of which are for scripts from version `n` on.
+      -- Fifty jobs, the last five of which are for scripts from version `n` on.
       local function push(n)
         local items = {}
-        for i = 1, 100 do items[i] = { i > 90 and "new " .. n or "note", i } end
+        for i = 1, 50 do items[i] = { i > 45 and "new " .. n or "note", i } end
         for i, id in ipairs(assert(q:push_many(items))) do
-          ids[#ids + 1], least[tostring(id)] = id, i > 90 and n or 0
+          ids[#ids + 1], least[tostring(id)] = id, i > 45 and n or 0
         end
       end
       push(1)
@@ -693,7 +693,7 @@ describe("bad moments:", function()
         for i = 1, 2 do
           local new = host.start(url, version(n, ran))
           push(n)
-          eventually(function() return tonumber((sql "SELECT COUNT(*) FROM nightshift_finished")) > n * 40 end, 60)
+          eventually(function() return tonumber((sql "SELECT COUNT(*) FROM nightshift_finished")) > n * 20 end, 60)
           old[i]:signal "TERM"
           assert.equal(0, old[i]:wait())
           old[i] = new

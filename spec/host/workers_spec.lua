@@ -102,7 +102,7 @@ describe("in back-off:", function()
       push("bad", "die", 16, { max_crashes = 1 })
       h:wait_line("worker.crash_loop", 20)
       assert(handle:transaction(function()
-        push("bad", "die", 150, { max_crashes = 20 })
+        push("bad", "die", 60, { max_crashes = 20 })
         push("good", "noop", 300)
       end))
       eventually(function() return finished "good" == 1300 end, 120)
@@ -120,7 +120,7 @@ describe("stopped processes:", function()
   with_database(function(...) handle, q, url = ... end)
 
   local SCRIPT = [[return {
-  loop = function() print "looping" while true do end end,
+  loop = function() print "looping" while true do require "nightshift.core".sleep(0.002) end end,
   nap = function(job) if job.attempt == 1 then print "napping" os.execute "sleep 20" end return job.crashes end,
   noop = function() return "ran" end,
 }]]

@@ -236,14 +236,15 @@ local function single(role, account)
   return list
 end
 
---- May the user still prepare every statement of the role?
-local function complete(place, role)
+--- May the user still prepare every statement of the role? `first`: one that is refused is enough.
+local function complete(place, role, first)
   local h = core.open { url = place.url }
   if not h then return false end
   local refused = {}
   for _, name in ipairs(core.statements()) do
     local _, message, code = h:may(name)
     if grants[role].runs(name) and code == "DENIED" then refused[#refused + 1] = name .. ": " .. message end
+    if first and refused[1] then break end
   end
   h:close()
   return #refused == 0, table.concat(refused, "\n")
@@ -270,7 +271,7 @@ for _, role in ipairs(grants.names) do
       local idle = {}
       for _, item in ipairs(single(role, place.user .. "@localhost")) do
         db.sql(item.revoke, place.name)
-        local whole = role == "caller" or complete(place, role)
+        local whole = role == "caller" or complete(place, role, true)
         if whole and pcall(verbs[role], place) then idle[#idle + 1] = item.what end
         db.sql(item.grant, place.name)
       end

@@ -95,9 +95,11 @@ BEGIN NOT ATOMIC
 END
 
 -- name: holder_lock
--- Params: holder, seconds to wait. The named lock that says "this session
--- lives".
-SELECT GET_LOCK(CONCAT('nightshift:', {here}, ':', ?), ?)
+-- Params: holder, seconds to wait. The named lock that says "this session lives". Do such locks
+-- serve, and is it ours?
+SELECT l.serve, IF(l.serve, GET_LOCK(CONCAT('nightshift:', {here}, ':', ?), ?), NULL)
+FROM (SELECT NOT EXISTS(SELECT 1 FROM nightshift_meta
+    WHERE name = 'named_locks' AND value = 'off') AS serve) l
 
 -- name: holder_locks
 -- Whether named locks serve: not where an operator has written so into meta.

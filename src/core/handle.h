@@ -40,6 +40,7 @@ struct ns_db {
   ns_session lost[NS_GHOSTS];
   size_t nlost;
   ns_stmt *stmts[NS_SQL_COUNT];
+  bool foreseen[NS_SQL_COUNT]; /* was sent, and its next run takes the answer */
   ns_text_stmt texts[NS_TEXTS];
   ns_stmt *current;    /* source of ns_fetch; borrowed */
   uint64_t clock;      /* counts uses of texts */

@@ -255,6 +255,13 @@ int64_t ns_holder_id(const ns_db *db);
 ** server by preparing them. Errors: DENIED, with the server's words. */
 ns_status ns_probe(ns_db *db, ns_err *err);
 
+/* Sends the calls that holders live by, each so that it does nothing, with what is sent next. */
+void ns_calls_send(ns_db *db);
+
+/* How they have ended. 'i': from 0 on; NULL behind the last. '*err': OK, or GONE and BUSY, of which
+** nothing is known, or why it cannot be called. */
+const char *ns_calls_told(ns_db *db, size_t i, ns_err *err);
+
 /* The same check for one statement of sql/query. Errors: NOT_FOUND, DENIED. */
 ns_status ns_may(ns_db *db, const char *name, ns_err *err);
 

@@ -140,6 +140,11 @@ typedef struct ns_text_stmt {
 ns_status ns_db_send_query(ns_db *db, ns_sql sql, const ns_value *params, ns_err *err);
 ns_status ns_db_read_answer(ns_db *db, ns_sql sql, ns_err *err);
 
+/* Sends a look that is soon to be run, so that the run only reads the answer. Best effort. What was
+** not run by then is forgotten by ns_db_foresee_end, so that no run takes an old answer. */
+void ns_db_foresee(ns_db *db, ns_sql sql, const ns_value *params);
+void ns_db_foresee_end(ns_db *db);
+
 /* Sends a statement without rows; the next statement reports its failure. */
 ns_status ns_db_send(ns_db *db, ns_sql sql, const ns_column *cols, ns_err *err);
 

@@ -137,15 +137,24 @@ static void note_server(ns_db *db) {
   db->server = db->life;
 }
 
+/* What is to be known of a server and its tables is asked with the settings of the session. */
+static void ask_server(ns_db *db) {
+  ns_db_foresee(db, NS_SQL_SERVER_NOW, NULL);
+  ns_db_foresee(db, NS_SQL_SERVER_CLUSTER, NULL);
+  if (!db->cfg.no_schema)
+    ns_db_foresee(db, NS_SQL_HANDLE_SCHEMA, NULL);
+}
+
 ns_status ns_db_connect(ns_db *db, ns_err *err) {
   ns_config cfg = ns_db_config_value(db);
-  ns_status st = ns_link_open(&db->link, &cfg, err);
+  ns_status st = ns_link_open_ahead(&db->link, &cfg, err);
   int64_t now;
   if (st != NS_OK)
     return st;
   db->connecting = true;
   db->owner = getpid();
   db->current = NULL;
+  ask_server(db);
   if ((st = ns_db_run_once(db, NS_SQL_SERVER_NOW, NULL, err)) == NS_OK)
     st = ns_db_read_server(db, &now, err);
   if (st == NS_OK)
@@ -156,6 +165,7 @@ ns_status ns_db_connect(ns_db *db, ns_err *err) {
     st = check_cluster(db, err);
   if (st == NS_OK)
     st = ns_db_tell_connected(db, err);
+  ns_db_foresee_end(db);
   db->connecting = false;
   if (st != NS_OK) {
     note_lost_session(db);

@@ -17,6 +17,7 @@
 
 void ns_db_forget_statements(ns_db *db) {
   memset(db->stmts, 0, sizeof db->stmts);
+  ns_db_foresee_end(db);
   for (size_t i = 0; i < NS_TEXTS; i++)
     free(db->texts[i].sql);
   memset(db->texts, 0, sizeof db->texts);
@@ -52,8 +53,21 @@ const char *ns_sql_name(size_t i) {
   return i < NS_SQL_COUNT ? ns_sql_names[i] : NULL;
 }
 
-/* Statements of integers that a program runs while it claims one job at a time, and that need
-** no place. The rest are as many as there are places. */
+/* Looks and calls of a connect or a start, of which several are sent at once. */
+static bool is_of_start(ns_sql sql) {
+  static const ns_sql all[] = {
+      NS_SQL_SERVER_NOW,        NS_SQL_SERVER_CLUSTER,   NS_SQL_HANDLE_SCHEMA,
+      NS_SQL_RESCUE_HOLDERS,    NS_SQL_RESCUE_EXPIRED,   NS_SQL_RESCUE_ORPHANS,
+      NS_SQL_DEPEND_PENDING_ANY, NS_SQL_HOLDER_LOCK,     NS_SQL_LISTEN_NUDGE,
+      NS_SQL_DOCTOR_CALL_LISTEN, NS_SQL_DOCTOR_CALL_NUDGE, NS_SQL_DOCTOR_CALL_RING};
+  for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+    if (all[i] == sql)
+      return true;
+  return false;
+}
+
+/* Statements that need no place. Of a program they are also those of integers that it runs while it
+** claims one job at a time. The rest are as many as there are places. */
 static bool is_brief(const ns_db *db, ns_sql sql) {
   static const ns_sql brief[] = {
       NS_SQL_HOLDER_CYCLE,       NS_SQL_SETTLE_LEASE, NS_SQL_SETTLE_EXPIRY,
@@ -62,7 +76,7 @@ static bool is_brief(const ns_db *db, ns_sql sql) {
   for (size_t i = 0; i < sizeof brief / sizeof brief[0]; i++)
     if (brief[i] == sql)
       return !db->cfg.host_session;
-  return false;
+  return is_of_start(sql);
 }
 
 /* The name of a statement in reports that it takes long; NULL: to wait is its
@@ -121,8 +135,20 @@ ns_status ns_db_misfit(ns_status st, ns_err *err) {
   return st;
 }
 
+void ns_db_foresee(ns_db *db, ns_sql sql, const ns_value *params) {
+  db->foreseen[sql] = ns_db_send_query(db, sql, params, NULL) == NS_OK;
+}
+
+void ns_db_foresee_end(ns_db *db) {
+  memset(db->foreseen, 0, sizeof db->foreseen);
+}
+
 ns_status ns_db_run_once(ns_db *db, ns_sql sql, const ns_value *params, ns_err *err) {
   ns_status st = ns_db_session_begins(db, err);
+  if (db->foreseen[sql]) {
+    db->foreseen[sql] = false;
+    return ns_db_read_answer(db, sql, err);
+  }
   if (st == NS_OK)
     st = plan(db, sql, err);
   if (st == NS_OK)

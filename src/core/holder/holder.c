@@ -32,19 +32,14 @@
 ** at it, or the server has not missed our last session. */
 static ns_status take_lock(ns_db *db, ns_err *err) {
   const ns_value *row = NULL;
-  ns_status st = ns_db_run(db, NS_SQL_HOLDER_LOCKS, NULL, err);
-  if (st == NS_OK)
-    st = ns_db_row(db, NS_SQL_HOLDER_LOCKS, &row, err);
-  if (st != NS_OK || row == NULL)
-    return st;
-  db->no_locks = row[0].i == 0;
-  if (db->no_locks)
-    return NS_OK;
-  st =
+  bool ours;
+  ns_status st =
       ns_db_run(db, NS_SQL_HOLDER_LOCK, (ns_value[]){ns_vint(db->holder), ns_vint(LOCK_WAIT)}, err);
   if (st == NS_OK)
     st = ns_db_row(db, NS_SQL_HOLDER_LOCK, &row, err);
-  if (st == NS_OK && (row == NULL || row[0].type == NS_NULL || row[0].i != 1))
+  ours = row != NULL && row[1].type != NS_NULL && row[1].i == 1;
+  db->no_locks = row != NULL && row[0].i == 0;
+  if (st == NS_OK && !db->no_locks && !ours)
     st = ns_fail(err, NS_EGONE,
                  "the named lock of holder %lld is held by another session; "
                  "the server has not missed the last one yet",
@@ -52,39 +47,50 @@ static ns_status take_lock(ns_db *db, ns_err *err) {
   return st;
 }
 
-/* Tells watchers that there is one more holder; a watcher that is not told learns it in time. */
+/* Tells watchers that there is one more holder; a watcher that is not told learns it in time. The
+** answer is not waited for. */
 static void tell_neighbour(ns_db *db) {
-  ns_err err;
-  ns_db_run(db, NS_SQL_LISTEN_NUDGE, (ns_value[]){ns_vint(db->holder), ns_vint(1)}, &err);
+  ns_db_send_query(db, NS_SQL_LISTEN_NUDGE, (ns_value[]){ns_vint(db->holder), ns_vint(1)}, NULL);
+}
+
+/* Writes the row, and takes the lock with it. Without a lock there is no row in the end. */
+static ns_status enter_table(ns_db *db, int64_t holder, bool is_host, ns_err *err) {
+  char host[256] = "";
+  char place[NS_PLACE];
+  ns_err none;
+  ns_value id = ns_vint(holder);
+  ns_status st;
+  gethostname(host, sizeof host - 1);
+  ns_wake_place(place);
+  ns_db_foresee(db, NS_SQL_HOLDER_LOCK, (ns_value[]){id, ns_vint(LOCK_WAIT)});
+  st = ns_db_run(db, NS_SQL_HOLDER_ADD,
+                 (ns_value[]){id, ns_vtext(ns_str(is_host ? "host" : "handle")),
+                              ns_vtext(ns_str(host)), ns_vint(getpid()), ns_vtext(ns_str(place)),
+                              ns_vtext(ns_str(NS_VERSION)), ns_vint(ns_log_wall())},
+                 err);
+  db->holder = st == NS_OK ? holder : 0;
+  if (st != NS_OK)
+    ns_db_run(db, NS_SQL_HOLDER_UNLOCK, &id, &none);
+  else if ((st = take_lock(db, err)) != NS_OK) {
+    ns_db_run(db, NS_SQL_HOLDER_LEAVE, &id, &none);
+    db->holder = 0;
+  }
+  ns_db_foresee_end(db);
+  return st;
 }
 
 /* Inside a transaction of ours the row appears with its commit. */
 ns_status ns_register(ns_db *db, bool is_host, ns_err *err) {
-  char host[256] = "";
-  char place[NS_PLACE];
   int64_t id;
   ns_status st;
   if ((st = ns_db_ready(db, err)) != NS_OK || db->holder != 0)
     return st;
   if ((st = ns_take_ids(db, &id, 1, err)) != NS_OK)
     return st;
-  gethostname(host, sizeof host - 1);
-  ns_wake_place(place);
-  st = ns_db_run(db, NS_SQL_HOLDER_ADD,
-                 (ns_value[]){ns_vint(id), ns_vtext(ns_str(is_host ? "host" : "handle")),
-                              ns_vtext(ns_str(host)), ns_vint(getpid()), ns_vtext(ns_str(place)),
-                              ns_vtext(ns_str(NS_VERSION)), ns_vint(ns_log_wall())},
-                 err);
-  if (st != NS_OK)
+  if ((st = enter_table(db, id, is_host, err)) != NS_OK)
     return st;
-  db->holder = id;
   db->is_host = is_host;
-  if ((st = take_lock(db, err)) != NS_OK) { /* no handle may hold without it */
-    ns_err none;
-    ns_value param = ns_vint(id);
-    ns_db_run(db, NS_SQL_HOLDER_LEAVE, &param, &none);
-    db->holder = 0;
-  } else if (!db->in_tx)
+  if (!db->in_tx)
     tell_neighbour(db);
   return st;
 }

@@ -429,8 +429,20 @@ static ns_status delete_dead(ns_db *db, look *k, ns_err *err) {
   return st == NS_EBUSY ? NS_OK : note_trouble(k, st, err);
 }
 
+/* What a look reads is asked at once. */
+static void ask_ahead(ns_db *db) {
+  ns_value locks = ns_vint(!db->no_locks);
+  ns_db_foresee(db, NS_SQL_RESCUE_HOLDERS, &locks);
+  ns_db_foresee(db, NS_SQL_RESCUE_EXPIRED, NULL);
+  ns_db_foresee(db, NS_SQL_RESCUE_ORPHANS, NULL);
+  if (!db->finish.pending_due)
+    ns_db_foresee(db, NS_SQL_DEPEND_PENDING_ANY, NULL);
+}
+
 static ns_status look_at_all(ns_db *db, look *k, ns_err *err) {
   ns_status st = ns_db_ready(db, err);
+  if (st == NS_OK)
+    ask_ahead(db);
   if (st == NS_OK)
     st = look_at_holders(db, k, err);
   if (st == NS_OK)
@@ -454,6 +466,7 @@ ns_status ns_look(ns_db *db, int64_t *again_in, ns_rescued *sum, ns_err *err) {
            : look_at_all(db, &k, err);
   if (st == NS_OK)
     st = ns_finish_pending_look(db, err);
+  ns_db_foresee_end(db);
   if (st == NS_OK && !db->is_host)
     st = ns_release_unknown(db, &k.sum, err);
   ns_buf_free(&k.past);

@@ -261,7 +261,7 @@ static void set_socket(int fd) {
 #endif
 }
 
-static ns_status set_session(ns_link *l, const ns_config *cfg, ns_err *err) {
+static ns_status send_session(ns_link *l, const ns_config *cfg, ns_err *err) {
   char text[1536];
   ns_status st;
   set_socket((int)mysql_get_socket(l->my));
@@ -270,7 +270,7 @@ static ns_status set_session(ns_link *l, const ns_config *cfg, ns_err *err) {
     return st;
   if ((st = ns_link_send(l, text, err)) != NS_OK)
     return st;
-  return ns_link_text(l, "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE", err);
+  return ns_link_send(l, "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE", err);
 }
 
 /* The session that verify asked for did not come about. */
@@ -445,7 +445,7 @@ ns_status ns_link_open_one(ns_link **out, const ns_config *cfg, ns_err *err) {
   if (st == NS_OK)
     st = join_server(l, cfg, err);
   if (st == NS_OK)
-    st = set_session(l, cfg, err);
+    st = send_session(l, cfg, err);
   if (st != NS_OK) {
     ns_link_close(l, false);
     return st;
@@ -507,7 +507,9 @@ ns_status ns_link_reset(ns_link *l, const ns_config *cfg, ns_err *err) {
   st = mysql_reset_connection(l->my) == 0 ? NS_OK : ns_link_refused(l, err);
   ns_stmt_all_lost(l);
   if (st == NS_OK)
-    st = set_session(l, ns_link_servers_config(cfg, l->place, &at, &one), err);
+    st = send_session(l, ns_link_servers_config(cfg, l->place, &at, &one), err);
+  if (st == NS_OK)
+    st = ns_link_answers(l, NULL, err);
   if (st != NS_OK)
     ns_link_give_up(l);
   return st;

@@ -18,7 +18,7 @@ extern const char *const ns_sql_texts[];
 
 typedef struct ns_link ns_link;
 
-/* Connects to one server, checks it and sets the session up. Errors: GONE, DENIED,
+/* Connects to one server, checks it and sends the settings of the session. Errors: GONE, DENIED,
 ** SERVER, SCHEMA (no such database), INVALID. */
 ns_status ns_link_open_one(ns_link **out, const ns_config *cfg, ns_err *err);
 
@@ -99,7 +99,7 @@ ns_status ns_link_plan(ns_link *l, ns_stmt **out, const char *name, const char *
 ns_status ns_link_check(ns_link *l, const char *const *texts, size_t n, ns_err *err);
 
 /* A statement that takes no place: it is sent as text, with its parameters spelled out. The
-** parameters are integers, and so are all values of its rows. */
+** parameters are integers, the values of its rows integers and texts. */
 ns_status ns_link_brief(ns_link *l, ns_stmt **out, const char *name, const char *sql, size_t n,
                         ns_err *err);
 
@@ -150,7 +150,8 @@ ns_status ns_stmt_bulk(ns_link *l, ns_stmt *s, const ns_column *cols, size_t nro
 ns_status ns_link_send(ns_link *l, const char *sql, ns_err *err);
 ns_status ns_stmt_send(ns_link *l, ns_stmt *s, const ns_column *cols, size_t nrows, ns_err *err);
 
-/* Sends an execution; its rows, if any, are to be had with ns_stmt_told. */
+/* Sends an execution; its rows, if any, are to be had with ns_stmt_told. Several statements may be
+** asked before the first is told. */
 ns_status ns_stmt_ask(ns_link *l, ns_stmt *s, const ns_value *params, ns_err *err);
 /* Reads the outcome of 's', after the errors of statements sent before it; its rows wait to be
 ** fetched. */
@@ -176,6 +177,10 @@ typedef struct ns_server {
 /* Connects to the first server of cfg->host that answers and can write; one that is no list is
 ** taken as it is. Errors: as ns_link_open_one; GONE when one of the list may be there soon. */
 ns_status ns_link_open(ns_link **out, const ns_config *cfg, ns_err *err);
+
+/* As ns_link_open, but the settings of the session have only been sent. The caller asks no more
+** than looks behind them, and reads the answers. */
+ns_status ns_link_open_ahead(ns_link **out, const ns_config *cfg, ns_err *err);
 
 /* The place of the server in its list, from 1 on; 0: it is the only one. */
 unsigned ns_link_place(const ns_link *l);

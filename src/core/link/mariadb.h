@@ -26,9 +26,6 @@ struct ns_link {
                                  ** counted so far */
   int64_t affected;              /* answered */
   int64_t changed;               /* the same when all had been */
-  ns_stmt *asked;                /* the statement with unread rows; NULL: none, or they are here */
-  size_t asked_at;               /* its number */
-  ns_err refusal;                /* the error of the last such statement */
   ns_buf packet;                 /* the execution that is sent */
   ns_stmt *stmts;                /* all there are, in a list */
   size_t open, places;           /* how many of them the server knows, and may at most */
@@ -43,6 +40,8 @@ struct ns_link {
   int64_t read_timeout;          /* µs: how long an answer may take */
   bool flowing;                  /* the first answer to the packets sent has come */
   const char *names[NS_DUE_MAX]; /* of the answers due, by number modulo so many */
+  ns_stmt *asks[NS_DUE_MAX];     /* and the statements that they are for; NULL: only its outcome
+                                 ** counts */
   void (*waits)(void *arg, const char *what, int64_t thread, int64_t at);
   void *waits_arg;       /* as the ns_config says */
   const char *waiting;   /* the name of the statement that is waited for; NULL: it has none */
@@ -83,7 +82,9 @@ struct ns_stmt {
   ns_buf text;  /* where text columns of one row land */
   ns_kept kept; /* the rows of a CALL */
   int64_t affected, insert_id;
-  ns_status outcome; /* of the last time it was asked */
+  bool asked;        /* its answer is due */
+  ns_status outcome; /* of the last time it was asked, */
+  ns_err refusal;    /* and the error */
 };
 
 /* Fills 'err' (may be NULL) from the server's words and notes a lost connection. */

@@ -280,15 +280,25 @@ static ns_status read_brief(ns_link *l, ns_stmt *s, ns_err *err) {
   return ns_no_memory(err);
 }
 
-/* Of integers. */
+static bool is_text(const MYSQL_FIELD *f) {
+  return f->type == MYSQL_TYPE_VARCHAR || f->type == MYSQL_TYPE_VAR_STRING ||
+         f->type == MYSQL_TYPE_STRING ||
+         (f->type >= MYSQL_TYPE_TINY_BLOB && f->type <= MYSQL_TYPE_BLOB);
+}
+
+/* Of integers and texts. */
 static void fetch_brief(ns_stmt *s, const ns_value **row) {
   MYSQL_ROW texts = mysql_fetch_row(s->meta);
+  const MYSQL_FIELD *fields = mysql_fetch_fields(s->meta);
+  const unsigned long *lengths = mysql_fetch_lengths(s->meta);
   if (texts == NULL)
     return;
-  for (size_t i = 0; i < s->ncols; i++) {
-    s->row[i].type = texts[i] == NULL ? NS_NULL : NS_INT;
-    s->row[i].i = texts[i] == NULL ? 0 : strtoll(texts[i], NULL, 10);
-  }
+  for (size_t i = 0; i < s->ncols; i++)
+    if (texts[i] != NULL && is_text(&fields[i]))
+      s->row[i] = (ns_value){.type = NS_TEXT, .s = {texts[i], lengths[i]}};
+    else
+      s->row[i] = (ns_value){.type = texts[i] == NULL ? NS_NULL : NS_INT,
+                             .i = texts[i] == NULL ? 0 : strtoll(texts[i], NULL, 10)};
   *row = s->row;
 }
 
@@ -310,10 +320,10 @@ void ns_link_take_answer(ns_link *l) {
   ns_status st;
   ns_err err;
   bool read;
-  if (l->asked != NULL && l->asked_at == number) {
-    ns_stmt *s = l->asked;
-    l->asked = NULL;
-    s->outcome = ns_stmt_read_execution(l, s, &l->refusal);
+  ns_stmt *s = l->asks[number % NS_DUE_MAX];
+  if (s != NULL) {
+    s->asked = false;
+    s->outcome = ns_stmt_read_execution(l, s, &s->refusal);
     return;
   }
   ns_link_waits(l, l->names[number % NS_DUE_MAX]);

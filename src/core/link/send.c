@@ -158,8 +158,9 @@ static bool packet_add(ns_buf *to, uint32_t id, const ns_column *cols, size_t nc
 /* ------------------------------------------------------------- sending ahead */
 
 /* With compression the library writes into the buffer that it reads from. */
-static void note_sent(ns_link *l, const char *name) {
-  l->names[l->sent++ % NS_DUE_MAX] = name;
+static void note_sent(ns_link *l, const char *name, ns_stmt *asked) {
+  l->names[l->sent % NS_DUE_MAX] = name;
+  l->asks[l->sent++ % NS_DUE_MAX] = asked;
   l->due++;
   ns_assert(l->due <= NS_DUE_MAX && l->due <= l->sent);
   if (l->due >= NS_DUE_MAX || l->my->net.compress)
@@ -172,7 +173,7 @@ static ns_status send_text(ns_link *l, const char *name, const char *sql, ns_err
   ns_link_sends(l);
   if (mysql_send_query(l->my, sql, (unsigned long)strlen(sql)) != 0)
     return ns_link_refused(l, err);
-  note_sent(l, name);
+  note_sent(l, name, NULL);
   return NS_OK;
 }
 
@@ -194,7 +195,7 @@ static ns_status send_rows(ns_link *l, ns_stmt *s, const ns_column *cols, size_t
   if (l->my->methods->db_command(l->my, nrows == 1 ? COM_STMT_EXECUTE : COM_STMT_BULK_EXECUTE,
                                  l->packet.p, l->packet.n, 1, NULL) != 0)
     return ns_link_refused(l, err);
-  note_sent(l, s->name);
+  note_sent(l, s->name, NULL);
   return NS_OK;
 }
 
@@ -232,13 +233,12 @@ ns_status ns_stmt_send(ns_link *l, ns_stmt *s, const ns_column *cols, size_t nro
 
 ns_status ns_stmt_ask(ns_link *l, ns_stmt *s, const ns_value *params, ns_err *err) {
   ns_status st;
-  if (l->asked != NULL)
+  if (s->asked)
     ns_link_take_answers(l);
   if ((st = ns_stmt_send_execution(l, s, params, err)) != NS_OK)
     return st;
-  l->asked = s;
-  l->asked_at = l->sent;
-  note_sent(l, s->name);
+  s->asked = true;
+  note_sent(l, s->name, s);
   return NS_OK;
 }
 
@@ -247,7 +247,7 @@ ns_status ns_stmt_told(ns_link *l, ns_stmt *s, ns_err *err) {
   if (st != NS_OK)
     return st;
   if (s->outcome != NS_OK)
-    *err = l->refusal;
+    *err = s->refusal;
   return s->outcome;
 }
 
@@ -348,6 +348,8 @@ static ns_status run_ahead(ns_link *l, ns_stmt *s, const ns_value *params, ns_er
 
 ns_status ns_stmt_run(ns_link *l, ns_stmt *s, const ns_value *params, ns_err *err) {
   ns_status st;
+  if (s->asked)
+    ns_link_take_answers(l);
   if (write_ahead(l, s, params))
     return run_ahead(l, s, params, err);
   ns_status before;

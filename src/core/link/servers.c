@@ -125,14 +125,21 @@ const ns_config *ns_link_servers_config(const ns_config *cfg, unsigned place, ns
   return room;
 }
 
-ns_status ns_link_servers_ask(ns_link *l, ns_err *err) {
-  ns_status st;
-  if (l->dead || l->place == 0 || l->due > 0 || ns_mono_us() < l->ask_at)
-    return NS_OK;
+/* With all that was sent before. */
+static ns_status ask_now(ns_link *l, ns_err *err) {
+  ns_status st = ns_link_send(l, ns_sql_texts[NS_SQL_SERVER_WRITABLE], err);
   l->ask_at = ns_mono_us() + ASK_AGAIN;
-  if ((st = ns_link_text(l, ns_sql_texts[NS_SQL_SERVER_WRITABLE], err)) != NS_OK)
+  if (st == NS_OK)
+    st = ns_link_answers(l, NULL, err);
+  if (st != NS_OK)
     l->dead = true;
   return st;
+}
+
+ns_status ns_link_servers_ask(ns_link *l, ns_err *err) {
+  if (l->dead || l->place == 0 || l->due > 0 || ns_mono_us() < l->ask_at)
+    return NS_OK;
+  return ask_now(l, err);
 }
 
 static ns_status try_server(ns_link **out, const ns_config *cfg, const ns_server *s,
@@ -142,7 +149,7 @@ static ns_status try_server(ns_link **out, const ns_config *cfg, const ns_server
   if (st != NS_OK)
     return st;
   (*out)->place = place;
-  if ((st = ns_link_servers_ask(*out, err)) == NS_OK)
+  if ((st = ask_now(*out, err)) == NS_OK)
     return NS_OK;
   ns_link_close(*out, false);
   *out = NULL;
@@ -186,7 +193,7 @@ static ns_status try_each(ns_link **out, const ns_config *cfg, ns_err *err) {
   return all.status;
 }
 
-ns_status ns_link_open(ns_link **out, const ns_config *cfg, ns_err *err) {
+ns_status ns_link_open_ahead(ns_link **out, const ns_config *cfg, ns_err *err) {
   ns_server s;
   ns_config one;
   const char *path = cfg->host;
@@ -200,6 +207,15 @@ ns_status ns_link_open(ns_link **out, const ns_config *cfg, ns_err *err) {
   one = *cfg;
   one.socket = s.host;
   return ns_link_open_one(out, &one, err);
+}
+
+ns_status ns_link_open(ns_link **out, const ns_config *cfg, ns_err *err) {
+  ns_status st = ns_link_open_ahead(out, cfg, err);
+  if (st != NS_OK || (st = ns_link_answers(*out, NULL, err)) == NS_OK)
+    return st;
+  ns_link_close(*out, false);
+  *out = NULL;
+  return st;
 }
 
 unsigned ns_link_place(const ns_link *l) {

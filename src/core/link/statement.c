@@ -215,7 +215,7 @@ void ns_stmt_free(ns_link *l, ns_stmt *s) {
 static ns_status read_checked(ns_link *l, ns_stmt *s, ns_err *err) {
   ns_status st = ns_stmt_read_prepare(l, s, err);
   if (s->open && s->st->stmt_id == s->guess)
-    s->st->state = MYSQL_STMT_INITTED;
+    s->st->stmt_id = 0; /* else the library has it forget that, too */
   ns_stmt_free(l, s);
   return st;
 }

@@ -42,6 +42,32 @@ static void committed(ns_db *db, bool written) {
 
 const ns_hooks ns_wake_ring_hooks = {.committed = committed};
 
+/* -------------------------------------------- may we call what we live by? */
+
+static const struct {
+  const char *name;
+  ns_sql sql;
+} calls[] = {{"nightshift_listen", NS_SQL_DOCTOR_CALL_LISTEN},
+             {"nightshift_nudge", NS_SQL_DOCTOR_CALL_NUDGE},
+             {"nightshift_ring", NS_SQL_DOCTOR_CALL_RING}};
+
+#define CALLS (sizeof calls / sizeof calls[0])
+
+void ns_calls_send(ns_db *db) {
+  if (ns_db_ready(db, NULL) == NS_OK)
+    for (size_t i = 0; i < CALLS; i++)
+      ns_db_foresee(db, calls[i].sql, NULL);
+}
+
+const char *ns_calls_told(ns_db *db, size_t i, ns_err *err) {
+  ns_err_clear(err);
+  if (i < CALLS)
+    ns_db_run(db, calls[i].sql, NULL, err);
+  else
+    ns_db_foresee_end(db);
+  return i < CALLS ? calls[i].name : NULL;
+}
+
 /* ------------------------------------------------------------- other holders */
 
 #define WATCHED_MIN 16 /* a death must not hide behind holders that sleep */

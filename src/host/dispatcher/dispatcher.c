@@ -119,22 +119,17 @@ static void *thread(void *arg) {
 
 /* Without these procedures all goes on, only no host is woken by a push at once. */
 static void say_unrung(ns_db *db) {
-  static const char *const calls[] = {"listen", "nudge", "ring"};
   char which[80] = "";
+  const char *name;
   ns_err why;
+  ns_err err;
   bool denied = true;
-  for (size_t i = 0; i < sizeof calls / sizeof calls[0]; i++) {
-    char sql[32];
-    ns_result result;
-    ns_err err;
+  for (size_t i = 0; (name = ns_calls_told(db, i, &err)) != NULL; i++) {
     size_t n = strlen(which);
-    snprintf(sql, sizeof sql, "@doctor_call_%s", calls[i]);
-    if (ns_execute(db, ns_str(sql), NULL, 0, &result, &err) == NS_OK ||
-        err.status == NS_EGONE || err.status == NS_EBUSY)
+    if (err.status == NS_OK || err.status == NS_EGONE || err.status == NS_EBUSY)
       continue;
     denied = denied && err.status == NS_EDENIED;
-    snprintf(which + n, sizeof which - n, "%snightshift_%s", n > 0 ? ", " : "",
-             calls[i]);
+    snprintf(which + n, sizeof which - n, "%s%s", n > 0 ? ", " : "", name);
     why = err;
   }
   if (which[0] != '\0')
@@ -164,7 +159,12 @@ ns_status nsh_dispatch_open(nsh_dispatch **out, const nsh_config *cfg, nsh_excha
   }
   nsh_slow_watch(d->slow, NSH_DISPATCHER, &db);
   if ((st = ns_open(&d->db, &db, err)) != NS_OK || (st = ns_probe(d->db, err)) != NS_OK ||
-      (st = ns_register(d->db, true, err)) != NS_OK || (st = nsh_queues_open(&d->queues, d, err)) != NS_OK ||
+      (st = ns_register(d->db, true, err)) != NS_OK) {
+    nsh_dispatch_close(d);
+    return st;
+  }
+  ns_calls_send(d->db);
+  if ((st = nsh_queues_open(&d->queues, d, err)) != NS_OK ||
       (st = nsh_listen_open(&d->listen, d->db, exchange, err)) != NS_OK ||
       (st = nsh_upkeep_open(&d->upkeep, cfg, exchange, d->slow, err)) != NS_OK) {
     nsh_dispatch_close(d);
