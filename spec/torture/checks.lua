@@ -551,4 +551,5 @@ function limited.check(db, folder, found)
   return n, runs
 end
 
-return { deaths = deaths, limited = limited, logs = logs, old_tree = old_tree, places = places, rows = rows, ticks = ticks }
+return { deaths = deaths, limited = limited, logs = logs, old_tree = old_tree, places = places, rows = rows,
+  ticks = ticks }
