@@ -372,8 +372,8 @@ function limited.prepare(db)
   for _, queue in ipairs(QUEUES) do assert(db:queue(queue):limit(choose_limit(queue))) end
 end
 
---- What a pusher does: a job, and now and then a cancel or another limit. Groups in order are those of
--- one pusher, so it knows their order. Gives the code of a failure.
+--- What a pusher does: some jobs, and now and then a cancel or another limit. Groups in order are
+-- those of one pusher, so it knows their order. Gives the code of a failure.
 -- @tparam Database db
 -- @tparam string who the pusher
 -- @tparam integer n grows from call to call

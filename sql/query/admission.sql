@@ -167,9 +167,9 @@ END
 -- Groups are looked at in the order of the limit, each of them until it can start nothing more. An
 -- ordered one waits while an earlier job of it is still in ready, as another session has the row
 -- locked, or there are many. A claim that admits none drops a place that a dead holder has left.
--- Keys: best or turns of group, one row; of_group of grant, as many rows as run. PRIMARY of ready,
--- the first row of a lane, if groups are ordered; of backlog, one row, or up to the first of some
--- kinds; of job, one row. Locks what it changes.
+-- Keys: best or turns of group, one row; of_group of grant, as many rows as run. PRIMARY of
+-- backlog, one row, or up to the first of some kinds; of job, one row. Of ready, if groups are
+-- ordered, the first row of each lane. Locks what it changes.
 BEGIN NOT ATOMIC
   DECLARE v_queue INT DEFAULT ?;
   DECLARE v_want INT DEFAULT ?;
