@@ -403,7 +403,10 @@ describe("the alerts", function()
     h = start(url)
     provoke("fails", 1, "nightshift_jobs_dead_total")
     assert(q:push "unknown")
-    local at = scrape_when(function(all) return value(all, "nightshift_jobs_unserved") end)
+    assert(q:limit { backlog = 100 })
+    local at = scrape_when(function(all)
+      return value(all, "nightshift_jobs_unserved") and value(all, "nightshift_queue_full")
+    end)
     host.stop(h)
     local names = {}
     for series in pairs(at) do names[series:match "^[^{]+"] = series end
