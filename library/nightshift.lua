@@ -16,7 +16,7 @@ local nightshift = {}
 ---| "BUSY"      # retries are exhausted; try again later
 ---| "DENIED"    # the server refuses this user
 ---| "SCHEMA"    # tables missing, or of an older or newer version
----| "SERVER"    # not a MariaDB 10.6 or later, or a node of a Galera cluster
+---| "SERVER"    # not a MariaDB 10.6 or later, or a Galera node that must not write
 ---| "INVALID"   # a bad value
 ---| "TOO_BIG"   # a value over its size limit
 ---| "DUPLICATE" # the unique key is taken

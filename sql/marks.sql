@@ -22,6 +22,17 @@ MD5(DATABASE())
 -- A number for this server, for as long as it keeps its data where it is.
 CRC32(CONCAT_WS(' ', @@hostname, @@port, @@socket, @@datadir, @@server_id))
 
+-- mark: nodes
+-- The nodes of the cluster, a comma before and behind each: ',a:3306,,b:3306,'.
+(SELECT CONCAT(',', REPLACE(VARIABLE_VALUE, ',', ',,'), ',')
+  FROM information_schema.GLOBAL_STATUS WHERE VARIABLE_NAME = 'WSREP_INCOMING_ADDRESSES')
+
+-- mark: node
+-- This node's name among them.
+(SELECT SUBSTRING_INDEX(SUBSTRING_INDEX(l.VARIABLE_VALUE, ',', i.VARIABLE_VALUE + 1), ',', -1)
+  FROM information_schema.GLOBAL_STATUS l JOIN information_schema.GLOBAL_STATUS i
+  WHERE l.VARIABLE_NAME = 'WSREP_INCOMING_ADDRESSES' AND i.VARIABLE_NAME = 'WSREP_LOCAL_INDEX')
+
 -- mark: all_paused
 -- Is every queue paused, by one row?
 ((SELECT COUNT(*) FROM nightshift_paused_name WHERE name = '') > 0)

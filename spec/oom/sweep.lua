@@ -53,7 +53,7 @@ end
 local function wipe()
   for _, name in ipairs { "job", "ready", "scheduled", "edge", "child", "signal", "met", "lease", "holder", "running",
     "finished", "attempt", "unique_key", "slot", "served", "past_holder", "pause", "paused_name", "owed", "tag",
-    "retention", "schedule", "audit", "minute", "limit", "group", "backlog", "grant" } do
+    "retention", "schedule", "audit", "minute", "node", "limit", "group", "backlog", "grant" } do
     assert(watch:execute("DELETE FROM nightshift_" .. name))
   end
 end

@@ -14,8 +14,9 @@ CREATE TABLE nightshift_meta (
 
 -- name: create_id
 -- Ids of jobs, leases and holders. Clients take blocks of 100:
--- id = nextval * 100 + k, 0 <= k < 100.
-CREATE SEQUENCE nightshift_id START WITH 1 INCREMENT BY 1 CACHE 1000 ENGINE=InnoDB
+-- id = nextval * 100 + k, 0 <= k < 100. By 0: by the server's auto_increment_increment, which is 1
+-- but for nodes of a cluster. They take no other sequence with a cache.
+CREATE SEQUENCE nightshift_id START WITH 1 INCREMENT BY 0 CACHE 1000 ENGINE=InnoDB
 
 -- name: create_queue
 -- A named line of jobs. removed: nobody needs it; until a job is pushed to it, it is not shown. Its
@@ -589,6 +590,16 @@ CREATE TABLE nightshift_mended (
   what VARCHAR(20) NOT NULL PRIMARY KEY,
   n BIGINT NOT NULL,
   last BIGINT NOT NULL
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin
+
+-- name: create_node
+-- One row at most: the node of a Galera cluster that writes, as wsrep_incoming_addresses has it.
+-- Another node takes its place when it has left the cluster. On other servers there is no row.
+CREATE TABLE nightshift_node (
+  one TINYINT NOT NULL PRIMARY KEY,
+  address VARCHAR(255) NOT NULL,
+  since BIGINT NOT NULL,
+  CONSTRAINT node_one CHECK (one = 1)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin
 
 -- name: create_minute

@@ -43,7 +43,7 @@ typedef struct ns_buf {
   X(EBUSY, "BUSY", "retries are exhausted; try again later")              \
   X(EDENIED, "DENIED", "the server refuses this user")                    \
   X(ESCHEMA, "SCHEMA", "tables missing, or of an older or newer version") \
-  X(ESERVER, "SERVER", "not a MariaDB 10.6 or later, or a Galera node")   \
+  X(ESERVER, "SERVER", "not a MariaDB 10.6, or a second Galera node")     \
   X(EINVALID, "INVALID", "a bad value")                                   \
   X(ETOOBIG, "TOO_BIG", "a value over its size limit")                    \
   X(EDUPLICATE, "DUPLICATE", "the unique key is taken")                   \

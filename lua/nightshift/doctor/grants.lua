@@ -33,6 +33,7 @@ local ROLES = {
       { "nightshift_limit", "SELECT(queue_id, ordered)" },
       { "nightshift_meta", "SELECT" },
       { "nightshift_minute", "INSERT, UPDATE" },
+      { "nightshift_node", "SELECT" },
       { "nightshift_queue", "SELECT, INSERT, UPDATE(removed)" },
       { "nightshift_ready", "INSERT" },
       { "nightshift_scheduled", "INSERT" },
@@ -66,6 +67,7 @@ local ROLES = {
       { "nightshift_mended", "SELECT, INSERT, UPDATE" },
       { "nightshift_meta", "SELECT" },
       { "nightshift_minute", "SELECT, INSERT, UPDATE" },
+      { "nightshift_node", "SELECT, INSERT, UPDATE" },
       { "nightshift_notice", "SELECT, DELETE" },
       { "nightshift_on_dead", "SELECT, INSERT, UPDATE, DELETE" },
       { "nightshift_owed", "SELECT, INSERT, UPDATE, DELETE" },
@@ -109,6 +111,7 @@ local ROLES = {
       { "nightshift_mended", "SELECT" },
       { "nightshift_meta", "SELECT" },
       { "nightshift_minute", "SELECT" },
+      { "nightshift_node", "SELECT" },
       { "nightshift_owed", "SELECT" },
       { "nightshift_past_holder", "SELECT" },
       { "nightshift_pause", "SELECT" },
@@ -138,9 +141,9 @@ end
 
 local PUSHER = set [[admission_bounds admission_room edge_circle edge_circle_wait edge_ended edge_lock
   edge_more edge_ordered edge_parent handle_ids handle_minutes handle_schema listen_ring queue_add queue_find
-  queue_used report_shard server_now signal_call signal_limit signal_live]]
-local DASHBOARD = set [[admin_info admin_info_finished handle_schema queue_find queue_list server_now settle_tag_list
-  source_columns source_find source_jobs source_list]]
+  queue_used report_shard server_node server_now signal_call signal_limit signal_live]]
+local DASHBOARD = set [[admin_info admin_info_finished handle_schema queue_find queue_list server_node server_now
+  settle_tag_list source_columns source_find source_jobs source_list]]
 -- Accounts need none of these: verbs from outside, this doctor's own, the testing kit's. A worker
 -- needs rights on adopted tables, but those tables are not ours to give rights on.
 local OTHERS = { "^admin_", "^doctor_", "^filter_", "^prune_", "^report_", "^testing_" }

@@ -197,8 +197,8 @@ local TROUBLES = {
     .. "swaps or waits for a disk, read its error log, then restart it",
   ["(1461)"] = "raise max_prepared_stmt_count, and find the program that leaves statements open",
   ["max-session-mem-used"] = "raise max_session_mem_used, or take it out of my.cnf",
-  ["wsrep_on"] = "unsafe there: each node has named locks of its own, a commit may be undone by another node, and KILL "
-    .. "reaches no other node; use one MariaDB and a semi-synchronous replica to fail over to",
+  ["Galera"] = "nodes have named locks of their own, and a commit may be undone by another node: name all nodes in the "
+    .. "URL (mysql://user@a,b,c/db), with the same settings, as doc/failover.md has them",
   ["(2001)"] = "a socket's path has at most 107 bytes: give the server a shorter one (socket= in my.cnf)",
 }
 

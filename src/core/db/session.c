@@ -110,24 +110,67 @@ ns_status ns_db_read_server(ns_db *db, int64_t *now, ns_err *err) {
     return st;
   *now = row[0].i;
   ns_db_note_now(db, *now);
-  db->never_fast = row[1].type == NS_INT && row[1].i != 0;
+  db->never_fast = (row[1].type == NS_INT && row[1].i != 0) || ns_link_cluster(db->link);
   ns_link_limit(db->link, row[2].i);
   db->life = ns_int_or(&row[3], 0);
   return NS_OK;
 }
 
-/* A Galera node undoes changes that clients were told of, lets half a claim be committed, and
-** has named locks of its own. Jobs are lost there, and run twice. */
+/* This node writes from now on, for the one that did has left the cluster, or there was none. */
+static ns_status take_writing(ns_db *db, ns_bytes here, ns_bytes before, ns_err *err) {
+  ns_status st = ns_db_run_once(db, NS_SQL_SERVER_TAKE,
+                                (ns_value[]){ns_vtext(here), ns_vtext(before), ns_vtext(before)},
+                                err);
+  if (st == NS_OK && ns_db_affected(db, NS_SQL_SERVER_TAKE) == 0)
+    return ns_fail(err, NS_EGONE, "another node of the cluster has begun to write");
+  if (st == NS_EDENIED || st == NS_EBUSY) {
+    st = ns_err_context(err, "no node of the cluster writes until a host has connected to one");
+    err->status = st = NS_EGONE;
+  }
+  return st;
+}
+
+/* What the node before this one has committed is here when the first answer comes. */
+static ns_status join_cluster(ns_db *db, ns_err *err) {
+  const ns_value *row = NULL;
+  char here[256];
+  char before[256] = "";
+  ns_status st = ns_db_text(db, "SET SESSION wsrep_sync_wait=1", err);
+  if (st == NS_OK && (st = ns_link_servers_ask(db->link, err)) == NS_OK &&
+      (st = ns_db_run_once(db, NS_SQL_SERVER_NODE, NULL, err)) == NS_OK)
+    st = ns_db_row(db, NS_SQL_SERVER_NODE, &row, err);
+  if (row == NULL || row[0].type != NS_TEXT) /* there are no tables yet */
+    return st == NS_ESCHEMA ? NS_OK : st;
+  snprintf(here, sizeof here, "%.*s", (int)row[0].s.n, row[0].s.p);
+  if (row[1].type == NS_TEXT)
+    snprintf(before, sizeof before, "%.*s", (int)row[1].s.n, row[1].s.p);
+  st = ns_db_text(db, "SET SESSION wsrep_sync_wait=0", err);
+  return st == NS_OK && strcmp(here, before) != 0
+             ? take_writing(db, ns_str(here), ns_str(before), err)
+             : st;
+}
+
+/* A node of a Galera cluster has named locks of its own, and conflicts with other nodes show only
+** at the commit. So one node writes: server_writable refuses the rest. A statement that fails for a
+** lock may yet reach the other nodes, so claims try none. */
 static ns_status check_cluster(ns_db *db, ns_err *err) {
   const ns_value *row = NULL;
   ns_err none;
   if (ns_db_run_once(db, NS_SQL_SERVER_CLUSTER, NULL, &none) != NS_OK ||
       ns_db_row(db, NS_SQL_SERVER_CLUSTER, &row, &none) != NS_OK || row == NULL || row[0].i == 0)
     return NS_OK;
-  return ns_fail(err, NS_ESERVER,
-                 "the server is a node of a Galera cluster (wsrep_on=ON), where jobs would "
-                 "be lost and run twice; use one MariaDB with a semi-synchronous replica "
-                 "to fail over to");
+  ns_link_set_cluster(db->link);
+  db->never_fast = true;
+  return join_cluster(db, err);
+}
+
+/* A handle that has been connected waits until its cluster has a node to write at. */
+static ns_status soften(bool before, ns_status st, ns_err *err) {
+  if (!before || st != NS_ESERVER)
+    return st;
+  if (err != NULL)
+    err->status = NS_EGONE;
+  return NS_EGONE;
 }
 
 /* Another server of a list may not have seen which ids were given to us. */
@@ -147,10 +190,11 @@ static void ask_server(ns_db *db) {
 
 ns_status ns_db_connect(ns_db *db, ns_err *err) {
   ns_config cfg = ns_db_config_value(db);
+  bool before = db->server != 0;
   ns_status st = ns_link_open_ahead(&db->link, &cfg, err);
   int64_t now;
   if (st != NS_OK)
-    return st;
+    return soften(before, st, err);
   db->connecting = true;
   db->owner = getpid();
   db->current = NULL;
@@ -171,7 +215,7 @@ ns_status ns_db_connect(ns_db *db, ns_err *err) {
     note_lost_session(db);
     ns_db_hang_up(db);
   }
-  return st;
+  return soften(before, st, err);
 }
 
 /* In a forked child: the parent's claims and ids are not ours. */

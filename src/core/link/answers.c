@@ -91,6 +91,8 @@ static ns_status meaning_of(unsigned sqlerr, const char *text) {
     return meaning_of_prevention(text);
   if (sqlerr == ER_ERROR_DURING_COMMIT && strstr(text, "Primary Component") != NULL)
     return NS_EGONE; /* a node of a cluster that is cut off */
+  if (sqlerr == ER_SIGNAL_EXCEPTION && strncmp(text, "Galera: ", 8) == 0)
+    return NS_ESERVER; /* server_writable */
   for (size_t i = 0; i < sizeof meanings / sizeof meanings[0]; i++)
     if (meanings[i].sqlerr == sqlerr)
       return meanings[i].status;

@@ -185,8 +185,15 @@ ns_status ns_link_open_ahead(ns_link **out, const ns_config *cfg, ns_err *err);
 /* The place of the server in its list, from 1 on; 0: it is the only one. */
 unsigned ns_link_place(const ns_link *l);
 
-/* Is the server of a list still one that can write? It is asked once a second at most; the link of
-** one that cannot is dead. Outside transactions. Errors: GONE, as of any statement. */
+/* The server is a node of a cluster. It may undo a transaction at any time, and then answers OK to
+** a packet of many rows. So each row has a packet of its own, and what is sent outside a pipeline
+** goes only when all before it has worked. ns_link_servers_ask asks it as one of a list. */
+void ns_link_set_cluster(ns_link *l);
+bool ns_link_cluster(const ns_link *l);
+
+/* Is the server of a list, or of a cluster, still one that can write? It is asked once a second at
+** most; the link of one that cannot is dead. Outside transactions. Errors: GONE, as of any
+** statement; SERVER: another node of the cluster writes. */
 ns_status ns_link_servers_ask(ns_link *l, ns_err *err);
 
 /* Is the text a list, or the path of a socket? */

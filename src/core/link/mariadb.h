@@ -17,6 +17,7 @@ struct ns_link {
   MYSQL *my;
   bool dead;
   unsigned place;    /* of the server in its list, from 1 on; 0: it is the only one */
+  bool cluster;      /* the server is a node of a cluster */
   int64_t ask_at;    /* monotonic: when to ask the server of a list again whether it can write */
   size_t max_packet; /* the server hangs up on a longer one; 0: not known */
   size_t sent, due;  /* statements since nothing was due, answers of them to come */

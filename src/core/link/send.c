@@ -19,6 +19,7 @@
 #include "err.h"
 
 #include <errmsg.h>
+#include <mysqld_error.h>
 #include <string.h>
 
 #define AHEAD 24   /* parameters at most of a statement that is sent with its preparation */
@@ -217,12 +218,29 @@ static ns_status send_part(ns_link *l, ns_stmt *s, const ns_column *cols, size_t
     return send_brief_row(l, s, cols, from, err);
   }
   size_t max = l->max_packet > NS_PACKET_SPARE ? l->max_packet - NS_PACKET_SPARE : 0;
-  *n = packet_rows(cols, s->nparams, from, nrows, max);
+  *n = packet_rows(cols, s->nparams, from, l->cluster ? from + 1 : nrows, max);
   return *n > 0 ? send_rows(l, s, cols, from, *n, err) : ns_stmt_too_big(l, err);
 }
 
+/* In a transaction that a node of a cluster has undone, the next statement would commit by itself.
+** A pipeline has autocommit off. The failure stays, for ns_link_answers. */
+static ns_status settle_before(ns_link *l, ns_err *err) {
+  const ns_err *why = &l->failure;
+  if (!l->cluster || l->due == 0 || (l->my->server_status & SERVER_STATUS_AUTOCOMMIT) == 0)
+    return NS_OK;
+  while (l->due > 0) {
+    const ns_stmt *asked = l->asks[(l->sent - l->due) % NS_DUE_MAX];
+    ns_link_take_answer(l);
+    if (asked != NULL && asked->outcome != NS_OK && asked->refusal.sqlerr == ER_LOCK_DEADLOCK)
+      why = &asked->refusal;
+  }
+  if (why->status != NS_OK && err != NULL)
+    *err = *why;
+  return why->status;
+}
+
 ns_status ns_stmt_send(ns_link *l, ns_stmt *s, const ns_column *cols, size_t nrows, ns_err *err) {
-  ns_status st = NS_OK;
+  ns_status st = settle_before(l, err);
   size_t n;
   if (l->dead)
     return ns_link_gone(err);
@@ -270,7 +288,7 @@ ns_status ns_link_answers(ns_link *l, size_t *failed, ns_err *err) {
 
 /* A part that fails may end the transaction, so the next one waits for it. */
 ns_status ns_stmt_bulk(ns_link *l, ns_stmt *s, const ns_column *cols, size_t nrows, ns_err *err) {
-  ns_status st = NS_OK;
+  ns_status st = settle_before(l, err);
   size_t n;
   if (l->dead)
     return ns_link_gone(err);
@@ -347,12 +365,14 @@ static ns_status run_ahead(ns_link *l, ns_stmt *s, const ns_value *params, ns_er
 }
 
 ns_status ns_stmt_run(ns_link *l, ns_stmt *s, const ns_value *params, ns_err *err) {
-  ns_status st;
+  ns_status before;
+  ns_status st = settle_before(l, err);
+  if (st != NS_OK)
+    return st;
   if (s->asked)
     ns_link_take_answers(l);
   if (write_ahead(l, s, params))
     return run_ahead(l, s, params, err);
-  ns_status before;
   st = ns_stmt_send_execution(l, s, params, err);
   before = ns_link_answers(l, NULL, st == NS_OK ? err : NULL);
   if (st != NS_OK)

@@ -137,7 +137,7 @@ static ns_status ask_now(ns_link *l, ns_err *err) {
 }
 
 ns_status ns_link_servers_ask(ns_link *l, ns_err *err) {
-  if (l->dead || l->place == 0 || l->due > 0 || ns_mono_us() < l->ask_at)
+  if (l->dead || (l->place == 0 && !l->cluster) || l->due > 0 || ns_mono_us() < l->ask_at)
     return NS_OK;
   return ask_now(l, err);
 }
@@ -216,6 +216,15 @@ ns_status ns_link_open(ns_link **out, const ns_config *cfg, ns_err *err) {
   ns_link_close(*out, false);
   *out = NULL;
   return st;
+}
+
+void ns_link_set_cluster(ns_link *l) {
+  l->cluster = true;
+  l->ask_at = 0;
+}
+
+bool ns_link_cluster(const ns_link *l) {
+  return l->cluster;
 }
 
 unsigned ns_link_place(const ns_link *l) {
