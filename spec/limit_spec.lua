@@ -312,7 +312,7 @@ describe("limits:", function()
       assert.equal(0, sql("SELECT limited FROM nightshift_queue WHERE name = ?", queue)[1].limited)
       assert.matches(queue .. " +3 +0 +3 waiting +full: pushes are refused", select(2, command { "limits" }))
       assert.is_truthy(select(2, command { "status" }):find(
-        ("next: nightshift limits %s  # 3 jobs wait, and pushes are refused\n"):format(queue), 1, true))
+        ("next: nightshift limits %s  # pushes are refused: 3 of 3 jobs wait\n"):format(queue), 1, true))
       assert.equal(3, nightshift.decode((select(2, command { "limits", queue, "--json" }))).backlog)
       assert(q:limit { running = 9 })
       assert.is_nil(q:limits().backlog)

@@ -241,6 +241,23 @@ describe("the alerts", function()
     host.stop(h)
   end)
 
+  it("tell of a queue that is full", function()
+    h = start(url)
+    assert(q:pause())
+    assert(q:limit { backlog = 1 })
+    local function full(n) return scrape_when(function(at) return value(at, "nightshift_queue_full{") == n end) end
+    local before = full(0)
+    assert(q:push "fine")
+    assert.equal("FULL", (select(3, q:push "fine")))
+    local meanwhile = full(1)
+    status_says "pushes are refused: 1 of 1 jobs wait"
+    assert.matches("full: pushes are refused", select(2, proc.nightshift({ "limits", "q" }, url)))
+    assert.equal(0, (proc.nightshift({ "resume", "q" }, url)))
+    check("NightshiftQueueFull", before, meanwhile, full(0))
+    assert(q:push("fine", nil, { wait = 10 }))
+    host.stop(h)
+  end)
+
   it("tell of names that no host serves", function()
     h = start(url)
     local before = {} -- a look at names is used for ten seconds
@@ -386,7 +403,10 @@ describe("the alerts", function()
     h = start(url)
     provoke("fails", 1, "nightshift_jobs_dead_total")
     assert(q:push "unknown")
-    local at = scrape_when(function(all) return value(all, "nightshift_jobs_unserved") end)
+    assert(q:limit { backlog = 100 })
+    local at = scrape_when(function(all)
+      return value(all, "nightshift_jobs_unserved") and value(all, "nightshift_queue_full")
+    end)
     host.stop(h)
     local names = {}
     for series in pairs(at) do names[series:match "^[^{]+"] = series end

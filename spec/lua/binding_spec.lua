@@ -594,7 +594,7 @@ describe("the other verbs", function()
     assert.same({ nil, "NOT_FOUND" }, (answer(db:queue_id "never made")))
     local found
     for _, queue in ipairs(db:queues()) do found = found or (queue.name == "listed" and queue) end
-    assert.same({ id = id, name = "listed", paused = false, removed = false }, found)
+    assert.same({ id = id, name = "listed", paused = false, removed = false, limited = false }, found)
     local before = db:counters().pushed
     push_one("listed", { name = "x" })
     assert.equal(before + 1, db:counters().pushed)

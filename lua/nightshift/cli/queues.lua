@@ -338,7 +338,7 @@ local function add_full(add, limits, stats)
     end
     if row.full then
       add("limits" .. option("", row.queue):gsub("^ ", "", 1),
-        ("%d jobs wait, and pushes are refused"):format(row.backlog))
+        ("pushes are refused: %d of %d jobs wait"):format(row.backlog, row.backlog))
     end
   end
   return held
