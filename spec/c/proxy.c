@@ -46,6 +46,7 @@
 #define PAIRS 256
 #define EDGES 4096
 #define TIMES 65536
+#define WHOLES 32
 
 /* Where one direction of a connection is inside its packets. */
 typedef struct framing {
@@ -62,7 +63,8 @@ typedef struct pair {
   long long held;     /* a reply waits until then, µs; 0: none */
   framing up, down;
   bool preparing; /* a statement that commits; the next reply has its number */
-  unsigned char whole[4]; /* that number; 0: none */
+  unsigned char whole[WHOLES][4]; /* the numbers of the last so many; 0: none */
+  size_t nwhole;                  /* how many there were */
 } pair;
 
 typedef struct edge {
@@ -164,8 +166,10 @@ static void fire(pair *p) {
 static bool is_commit(const pair *p, const unsigned char *b, size_t n) {
   if (n >= 11 && b[0] == 7 && b[4] == 3)
     return memcmp(b + 5, "COMMIT", 6) == 0;
-  return n >= 9 && b[4] == 0x17 && memcmp(p->whole, "\0\0\0\0", 4) != 0 &&
-         memcmp(b + 5, p->whole, 4) == 0;
+  for (size_t i = 0; n >= 9 && b[4] == 0x17 && i < p->nwhole && i < WHOLES; i++)
+    if (memcmp(b + 5, p->whole[i], 4) == 0)
+      return true;
+  return false;
 }
 
 static size_t packet_size(const unsigned char *b) {
@@ -193,7 +197,7 @@ static void learn(pair *p, char who, const framing *f) {
   if (who == 'c' && f->start[4] == 0x16)
     p->preparing = memcmp(f->start + 5, WHOLE, sizeof WHOLE - 1) == 0;
   else if (who == 's' && p->preparing) {
-    memcpy(p->whole, f->start + 5, 4);
+    memcpy(p->whole[p->nwhole++ % WHOLES], f->start + 5, 4);
     p->preparing = false;
   }
 }

@@ -20,13 +20,19 @@ local function tmux(...)
   return out
 end
 
+local PLAIN <const> =
+  [[cd %s; trap : INT; stty -a >before; "$@"; echo "ended with $?"; stty -a >after; exec sleep 600]]
+
+-- In a shell with job control, which goes on once `top` is stopped.
+local STOPPED <const> = [[cd %s; stty -a >before; set -m; "$@"; echo "stopped with $?"; stty -a >after;
+  read line; fg; echo "ended with $?"; stty -a >after; exec sleep 600]]
+
 --- Starts `nightshift top` on a terminal of its own. Its settings are kept in `before` and `after`.
 local function start(url, given)
   given = given or {}
   number = number + 1
   local self = setmetatable({ name = "t" .. number, folder = fixture.dir() }, Term)
-  local command = ([[cd %s; trap : INT; stty -a >before; "$@"; echo "ended with $?"; stty -a >after; exec sleep 600]])
-    :format(self.folder)
+  local command = (given.command or PLAIN):format(self.folder)
   local words = { "new-session", "-d", "-s", self.name, "-x", given.width or 80, "-y", given.height or 24,
     "env", "--default-signal=HUP", "-u", "LUA_CPATH", "NIGHTSHIFT_URL=" .. url, "NIGHTSHIFT_CONFIG=/dev/null",
     "TERM=screen", "LC_ALL=C.UTF-8" }
@@ -327,6 +333,31 @@ describe("top", function()
       t:close()
     end)
   end
+
+  it("gives the terminal back while Ctrl-Z has stopped it, and draws all again after fg", function()
+    local t = start(url, { command = STOPPED })
+    t:shows("QUEUES", "q quit  ? help")
+    t:keys "C-z"
+    t:shows "stopped with 148"
+    t:is_as_before()
+    t:resize(100, 30)
+    t:keys "Enter"
+    t:until_seen(function(seen)
+      return select(2, seen:gsub("\n", "")) == 30 and seen:find "QUEUES" and seen:find "\nq quit[^\n]*\n$"
+    end, "30 lines of top")
+    assert.is_nil(t:line "stopped with")
+    assert.equal("1 0", tmux("display-message", "-p", "-t", t.name, "#{alternate_on} #{cursor_flag}"):match "%d %d")
+    t:keys "?"
+    t:shows "pause the selected queue"
+    t:resize(80, 24) -- as the settings of the terminal have it
+    t:until_seen(function(seen)
+      return select(2, seen:gsub("\n", "")) == 24 and seen:find "\nq quit[^\n]*\n$"
+    end, "24 lines of top")
+    t:keys "q"
+    t:shows "ended with 0"
+    t:is_as_before()
+    t:close()
+  end)
 
   -- As it is installed, with a fault in what draws.
   it("gives the terminal back after an error of its own", function()

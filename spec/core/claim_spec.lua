@@ -436,21 +436,48 @@ describe("waits for the server, by a proxy:", function()
     return sum, most
   end
 
-  it("a push is one, a claim 5, an ack 7", function()
+  -- Of the fourth job on: statements are prepared with their first use.
+  local function one_by_one(options)
     local handle <close> = assert(nightshift.open(there))
-    local q = handle:queue "q"
-    local found
-    for _ = 1, 4 do -- statements are prepared with their first use
+    local q, found = handle:queue "q", nil
+    for i = 1, 5 do
       found = {}
       waits()
-      assert(q:push("a", 1))
+      assert(q:push("a", 1, options and { unique = options.unique .. i }))
       found[1] = waits()
       local job = assert(q:claim())
       found[2] = waits()
       assert(job:ack(1))
       found[3] = waits()
+      assert.same({ "done", 1 }, { handle:job(job.id).state, handle:job(job.id).result })
     end
-    assert.is_true(found[1] <= 1 and found[2] <= 5 and found[3] <= 7, table.concat(found, " "))
+    return table.concat(found, " ")
+  end
+
+  it("a push, a claim and an ack are one each", function()
+    assert.equal("1 1 1", one_by_one())
+  end)
+
+  it("so are those of jobs with unique keys", function()
+    assert.equal("1 1 1", one_by_one { unique = "key" })
+  end)
+
+  it("a thousand acks of such jobs in a transaction are 20 at most", function()
+    local handle <close> = assert(nightshift.open(there))
+    local q, items = handle:queue "q", {}
+    for i = 1, 1000 do items[i] = { "a", i, { unique = "k" .. i } } end
+    assert(q:push_many(items))
+    local jobs = assert(q:claim_many(1000))
+    assert.equal(1000, #jobs)
+    waits()
+    assert(handle:transaction(function(tx)
+      for _, job in ipairs(jobs) do tx:ack(job) end
+      return true
+    end))
+    local n = waits()
+    assert.is_true(n <= 20, n)
+    assert.same({ 1000, 0 }, { #assert(handle:execute "SELECT 1 FROM nightshift_finished"),
+      #assert(handle:execute "SELECT 1 FROM nightshift_unique_key") })
   end)
 
   it("an open is 4, and a first claim, which registers and prepares, is 19 at most", function()
@@ -464,6 +491,7 @@ describe("waits for the server, by a proxy:", function()
 
   it("a host is ready after 15 on its connection, and has ended its first job after 65", function()
     assert(assert(nightshift.open(url)):queue("q"):push("a", 1))
+    way:tell "delay 25" -- so many packets take some milliseconds to send
     local h = host.start(there, "return { a = function() end }")
     local _, ready = waits()
     local handle <close> = assert(nightshift.open(url))

@@ -133,16 +133,18 @@ WHERE v.kind = ? AND NOT v.alone
 LIMIT ?
 
 -- name: claim_one
--- Params: lease, holder, queue, rank, floor and end per lane. A whole claim of one job in one round
--- trip: the first row that no other transaction has locked, the lease, the commit. Gives the job as
--- claim_read does, all NULL when there is none, and which row it was. No row: nothing was claimed,
--- as there is none, or the queue is paused, or some name of jobs is. Keys: PRIMARY of ready, a
--- range per lane, past locked rows; PRIMARY of holder. Locks our own row there, which says that we
--- were not declared dead. A failure is rolled back here or, after a KILL, by the sender. No EXISTS:
--- see source_known.
+-- Params: lease, holder, where scheduled jobs begin, queue, rank, floor and end per lane. A whole
+-- claim of one job in one round trip: the first row that no other transaction has locked, the
+-- lease, the commit. Gives the job as claim_read does, all NULL when there is none, and which row
+-- it was. No row: nothing was claimed. There is none, a scheduled job is due, or the queue or some
+-- name of jobs is paused. Keys: PRIMARY of scheduled, one row; PRIMARY of ready, a range per lane,
+-- past locked rows; PRIMARY of holder. Locks our own row there, which says that we were not
+-- declared dead. A failure is rolled back here or, after a KILL, by the sender. No EXISTS: see
+-- source_known.
 BEGIN NOT ATOMIC
   DECLARE v_lease BIGINT DEFAULT ?;
   DECLARE v_holder BIGINT DEFAULT ?;
+  DECLARE v_due BIGINT DEFAULT ?;
   DECLARE v_queue INT DEFAULT ?;
   DECLARE v_rank TINYINT UNSIGNED;
   DECLARE v_at, v_id BIGINT;
@@ -157,6 +159,8 @@ BEGIN NOT ATOMIC
   WHERE queue_id = v_queue AND (/*lanes*/)
     AND (SELECT q.paused OR q.removed OR q.limited FROM nightshift_queue q WHERE q.id = v_queue) = 0
     AND (SELECT 1 FROM nightshift_paused_name LIMIT 1) IS NULL
+    AND COALESCE((SELECT s.run_at FROM nightshift_scheduled s FORCE INDEX (PRIMARY)
+      WHERE s.run_at >= v_due ORDER BY s.run_at, s.job_id LIMIT 1) > {now}, TRUE)
   ORDER BY queue_id, rank, ready_at, job_id LIMIT 1 FOR UPDATE SKIP LOCKED;
   IF v_id IS NOT NULL THEN
     DELETE FROM nightshift_ready

@@ -210,6 +210,82 @@ FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$[0]', nonce BIGINT PATH '$[1
 JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.dead
 JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = j.id
 
+-- name: settle_one
+-- Params: job, run, holder, µs since its start or NULL, worker or NULL, result, whether it has a
+-- unique key, lease or NULL, number of the cycle. A whole transaction in one round trip: ends a
+-- done job of a program. It does the work of settle_done_list, settle_keys, settle_unique,
+-- settle_unique_held, settle_gone, settle_lease and holder_cycle. Keys: PRIMARY of each; it waits
+-- for no lock of the job or of its key. It fails, and nothing is written, when one of these is
+-- locked or gone, and when jobs wait for this one. Those are looked for when the job is locked. A
+-- failure is rolled back here or, after a KILL, by the sender. No EXISTS: see source_known.
+BEGIN NOT ATOMIC
+  DECLARE v_job BIGINT DEFAULT ?;
+  DECLARE v_run INT UNSIGNED DEFAULT ?;
+  DECLARE v_holder BIGINT DEFAULT ?;
+  DECLARE v_ago BIGINT DEFAULT ?;
+  DECLARE v_worker INT UNSIGNED DEFAULT ?;
+  DECLARE v_result MEDIUMTEXT {bytes} DEFAULT ?;
+  DECLARE v_keyed BOOLEAN DEFAULT ?;
+  DECLARE v_lease BIGINT DEFAULT ?;
+  DECLARE v_cycle BIGINT DEFAULT ?;
+  DECLARE v_queue INT;
+  DECLARE v_key VARCHAR(190) {bytes};
+  DECLARE v_stays BOOLEAN;
+  DECLARE v_n INT;
+  DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN
+    ROLLBACK;
+    RESIGNAL;
+  END;
+  START TRANSACTION;
+  INSERT INTO nightshift_finished
+    (id, queue_id, name, payload, priority, outcome, run, result, attempts, polls, crashes, lost,
+     max_attempts, max_polls, max_crashes, backoff, timeout, deadline, created, finished_at,
+     parent, root, on_fail, ukey, nonce, holder, started, worker, decay, since, max_phases,
+     after_ids, group_key)
+  SELECT j.id, j.queue_id, j.name, j.payload, j.priority, 'done', j.run, v_result, j.attempts,
+    j.polls, j.crashes, j.lost, j.max_attempts, j.max_polls, j.max_crashes, j.backoff, j.timeout,
+    j.deadline, j.created, {now}, j.parent, j.root, j.on_fail, j.ukey, j.nonce, v_holder,
+    {now} - v_ago, v_worker, j.decay, j.since, j.max_phases, j.after_ids, j.group_key
+  FROM nightshift_job j FORCE INDEX (PRIMARY) WHERE j.id = v_job AND j.run = v_run
+  FOR UPDATE SKIP LOCKED;
+  SET v_n = ROW_COUNT();
+  IF v_n = 1 THEN
+    IF v_keyed THEN
+      SELECT STRAIGHT_JOIN u.queue_id, u.ukey, COALESCE(u.held > {now}, FALSE)
+      INTO v_queue, v_key, v_stays
+      FROM nightshift_job j FORCE INDEX (PRIMARY)
+      JOIN nightshift_unique_key u FORCE INDEX (PRIMARY)
+        ON u.queue_id = j.queue_id AND u.ukey = j.ukey AND u.job_id = j.id
+      WHERE j.id = v_job FOR UPDATE SKIP LOCKED;
+      IF v_stays THEN
+        UPDATE nightshift_unique_key SET until = held WHERE queue_id = v_queue AND ukey = v_key;
+      ELSE
+        DELETE FROM nightshift_unique_key WHERE queue_id = v_queue AND ukey = v_key;
+      END IF;
+      SET v_n = v_n + ROW_COUNT();
+    ELSE
+      SET v_n = v_n + 1;
+    END IF;
+    DELETE FROM nightshift_job WHERE id = v_job;
+    SET v_n = v_n + ROW_COUNT();
+    IF v_lease IS NULL THEN
+      SET v_n = v_n + 1;
+    ELSE
+      DELETE FROM nightshift_lease WHERE id = v_lease;
+      SET v_n = v_n + ROW_COUNT();
+    END IF;
+    UPDATE nightshift_holder SET cycle = v_cycle, beat = {now}
+    WHERE id = v_holder AND dead IS NULL
+      AND (SELECT e.on_id FROM nightshift_edge e FORCE INDEX (PRIMARY)
+        WHERE e.on_id = v_job LIMIT 1) IS NULL;
+    SET v_n = v_n + ROW_COUNT();
+  END IF;
+  IF v_n <> 5 THEN
+    SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'it takes more than one statement';
+  END IF;
+  COMMIT;
+END
+
 -- name: settle_outputs
 -- Params: job. Key: PRIMARY of attempt, rows of one job. Of runs that have said "not yet" the last
 -- ten keep what they have printed.

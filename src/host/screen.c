@@ -7,7 +7,9 @@
 ** terminal would obey, that have no width, or that are no UTF-8 never reach it.
 **
 ** HUP, INT, QUIT and TERM raise an error in Lua, as Ctrl-C does in the stand-alone interpreter: so
-** waits for the server end, too. The caller closes the screen and ends by `die`.
+** waits for the server end, too. The caller closes the screen and ends by `die`. ncurses gives the
+** terminal back at Ctrl-Z, and draws all again once the process goes on. Only while a key is waited
+** for does it come to that: never in the middle of a drawing.
 **
 ** Invariant: one screen at a time. While it is open `state` knows how all was before; `close`
 ** brings that back, and so does the end of the Lua state.
@@ -65,6 +67,14 @@ static void on_signal(int signal) {
   lua_sethook(state.L, stop, LUA_MASKCALL | LUA_MASKRET | LUA_MASKCOUNT, 1);
 }
 
+/* Holds Ctrl-Z up, or lets it come. */
+static void hold_stop(int how) {
+  sigset_t stop;
+  sigemptyset(&stop);
+  sigaddset(&stop, SIGTSTP);
+  sigprocmask(how, &stop, NULL);
+}
+
 static void catch_signals(void) {
   struct sigaction a;
   memset(&a, 0, sizeof a);
@@ -75,11 +85,13 @@ static void catch_signals(void) {
     if (state.before[i].sa_handler != SIG_IGN) /* nohup ignores HUP */
       sigaction(deadly[i], &a, NULL);
   }
+  hold_stop(SIG_BLOCK);
 }
 
 static void release_signals(void) {
   for (int i = 0; i < DEADLY; i++)
     sigaction(deadly[i], &state.before[i], NULL);
+  hold_stop(SIG_UNBLOCK);
 }
 
 /***
@@ -426,7 +438,7 @@ static int wait_input(const sigset_t *mask, double seconds, short *events) {
 
 /* The next key, in so many seconds; ERR: there is none. '*gone': nor will there be. */
 static int read_key(double seconds, wint_t *code, bool *gone) {
-  sigset_t block, before;
+  sigset_t block, before, waiting;
   short events = 0;
   int kind;
   sigemptyset(&block);
@@ -434,9 +446,11 @@ static int read_key(double seconds, wint_t *code, bool *gone) {
   for (int i = 0; i < DEADLY; i++)
     sigaddset(&block, deadly[i]);
   sigprocmask(SIG_BLOCK, &block, &before);
+  waiting = before;
+  sigdelset(&waiting, SIGTSTP);
   kind = get_wch(code);
   if (kind == ERR && caught == 0) {
-    wait_input(&before, seconds, &events);
+    wait_input(&waiting, seconds, &events);
     kind = get_wch(code);
   }
   *gone = kind == ERR && (events & (POLLHUP | POLLERR | POLLNVAL)) != 0;

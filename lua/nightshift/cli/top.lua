@@ -262,6 +262,7 @@ r                 retry a job that has ended
 c                 cancel a job that has not; asks first
 Esc, Backspace    back; in the panes: end the filter
 Ctrl-L            draw all again
+Ctrl-Z            stop it; fg brings it back
 q, Ctrl-C         quit
 
 Counts end at 1000: 1000+ are so many and more. OLDEST: how long the first ready job has waited.

@@ -144,6 +144,7 @@ typedef struct ns_claimed {
   ns_origin row;    /* read: that it stands for, of a table that the handle serves; 0, 0: of none */
   bool plain;    /* read, and without a unique key or a signal: when it is done
                  ** only its row moves */
+  bool keyed;    /* read, with a unique key that names no row, and without a signal */
 } ns_claimed;
 
 /* A batch: the claims of one row of nightshift_lease. */
@@ -297,7 +298,7 @@ ns_status ns_claim_read(ns_db *db, int64_t lease, const ns_claim_rows *rows, ns_
                         ns_err *err);
 
 /* May one job of a queue be claimed in one statement (ns_claim_one)? Not while other things are to
-** be looked at: scheduled jobs, rows below the floors, lower lanes, jobs that are claimed alone. */
+** be looked at: rows below the floors, lower lanes, jobs that are claimed alone, limits, names. */
 bool ns_claim_one_open(const ns_db *db, int64_t queue_id);
 
 /* Claims one job of the known lanes, the first that no other transaction has locked, commits, and

@@ -279,6 +279,8 @@ static void note_claim(ns_db *db, int64_t lease, const ns_value *r) {
              !(db->settle.forgets && (r[R_FOLLOWS].i & NS_HAS_TAGS));
   c->queue_id = r[R_QUEUE].i;
   c->due = (r[R_FOLLOWS].i & NS_HAS_AFTER) != 0 || r[R_PHASE].i > 0 ? 0 : r[R_DUE].i;
+  c->keyed = r[R_UKEY].type == NS_TEXT && r[R_AWAITS].type != NS_TEXT &&
+             !ns_source_origin(r[R_UKEY].s, &(ns_origin){0});
   if (r[R_UKEY].type == NS_TEXT && ns_source_is_served(db, r[R_UKEY].s))
     ns_source_origin(r[R_UKEY].s, &c->row);
 }

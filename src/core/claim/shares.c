@@ -435,12 +435,11 @@ ns_status ns_claim_take(ns_db *db, const ns_weighted_queue *queues, size_t nqueu
 
 #define UNSEEN (NS_SECOND / 10) /* an ordinary claim is this late at most */
 
-/* Is it time to look at scheduled jobs, below the floors, or at lower lanes? */
+/* Is it time to look below the floors, or at lower lanes? */
 static bool is_look_due(const ns_db *db, const ns_claim_queue *s, size_t lanes) {
   int64_t now = ns_mono_us();
-  const ns_claim_state *c = &db->claim;
-  return now > c->promote_at + UNSEEN || (c->due_at != 0 && now >= c->due_at) ||
-         (s->since >= NS_SWEEP_CLAIMS && now > s->window.next + UNSEEN) || s->hidden.to != 0 ||
+  bool late = now > db->claim.promote_at + UNSEEN || now > s->window.next + UNSEEN;
+  return (s->since >= NS_SWEEP_CLAIMS && late) || s->hidden.to != 0 ||
          (lanes > 1 && ns_claim_aging_due(db, s));
 }
 
@@ -452,20 +451,24 @@ bool ns_claim_one_open(const ns_db *db, int64_t queue_id) {
   bool is_behind = c->unread != 0 || c->in_doubt != 0 || c->nexpired > 0;
   size_t first;
   size_t n = ns_claim_lanes_of(&c->lanes, queue_id, &first);
-  return db->source.ntables > 0 && db->holder != 0 && !db->is_host && !db->user_tx && s != NULL &&
+  return db->holder != 0 && !db->is_host && !db->user_tx && s != NULL && !s->admission.limited &&
          n > 0 && n <= NS_LANES_MAX && !is_alone && !is_crowded && !is_behind &&
-         ns_claim_filter_kinds(&c->filter) == NULL && !is_look_due(db, s, n);
+         db->paused.names.n == 0 && ns_claim_filter_kinds(&c->filter) == NULL &&
+         !is_look_due(db, s, n);
 }
 
 /* Runs it. '*row' has the columns of claim_read, and those below; NULL: nothing was claimed. */
 static ns_status ask_for_one(ns_db *db, const ns_claim_ranges *r, int64_t lease, ns_stmt **s,
                              const ns_value **row, bool *cut, ns_err *err) {
-  ns_value params[3 * NS_LANES_MAX + 3] = {ns_vint(lease), ns_vint(db->holder)};
+  ns_value params[3 * NS_LANES_MAX + 4] = {ns_vint(lease), ns_vint(db->holder),
+                                           ns_vint(db->claim.due_floor)};
   ns_buf text = NS_BUF_INIT;
   ns_status st = ns_claim_ranges_text(r, NS_SQL_CLAIM_ONE, NULL, &text, err);
-  memcpy(params + 2, r->params, r->nparams * sizeof *params);
+  memcpy(params + 3, r->params, r->nparams * sizeof *params);
   if (st == NS_OK)
     st = ns_db_run_whole_text(db, ns_buf_bytes(&text), params, s, cut, err);
+  if (st != NS_OK && ns_link_retryable(err))
+    ns_db_count_retry(db, err);
   if (st == NS_OK)
     st = ns_stmt_fetch(db->link, *s, row, err);
   ns_buf_free(&text);
@@ -512,6 +515,7 @@ ns_status ns_claim_one(ns_db *db, int64_t queue_id, ns_jobs *out, ns_err *err) {
       ask_for_one(db, &r, lease, &stmt, &row, &cut, err) != NS_OK || row == NULL) {
     if (cut)
       ns_claim_in_doubt(db, lease);
+    db->claim.promote_at = 0; /* a job may be due */
     ns_err_clear(err);
     return NS_OK;
   }

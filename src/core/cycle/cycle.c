@@ -158,7 +158,27 @@ void ns_cycle_put_off(ns_verdict *v, size_t n) {
   }
 }
 
-/* A single verdict, in one statement, if that can be. What was cut is looked for by 'tx'. */
+/* Counts a verdict that was written in one statement, though its answer was lost. */
+static void count_one(ns_db *db, const ns_cycle_work *w) {
+  const ns_verdict *v = w->verdicts;
+  ns_settle_count(db, &(ns_outcome){.v = w->verdicts, .gone = true},
+                  ns_claim_leases_find(&db->claim.leases, v->lease, v->id, v->run));
+}
+
+/* The session is alive and rolled back, so the number of the cycle tells what a statement that was
+** cut has done. */
+static bool was_written(ns_db *db, const ns_cycle_work *w, bool *cut) {
+  ns_err none;
+  bool yes = false;
+  bool lives = db->link != NULL && !ns_link_dead(db->link);
+  if (*cut && lives)
+    *cut = ns_holder_committed(db, &(ns_doubtful){w->holder, w->number, w->verdicts, w->nverdicts},
+                               &yes, &none) != NS_OK;
+  return yes;
+}
+
+/* A single verdict, in one statement, if that can be. What is still in doubt then is looked for by
+** 'tx'. */
 static bool settles_at_once(ns_db *db, ns_cycle_work *w, ns_tx *tx, ns_err *err) {
   bool cut = false;
   if (w->nverdicts != 1 || w->want.limit > 0 || !ns_settle_one_open(db, w->verdicts))
@@ -166,8 +186,24 @@ static bool settles_at_once(ns_db *db, ns_cycle_work *w, ns_tx *tx, ns_err *err)
   w->holder = db->holder;
   if (ns_settle_one(db, w->verdicts, w->number, &cut, err) == NS_OK)
     return true;
+  if (was_written(db, w, &cut)) {
+    count_one(db, w);
+    return true;
+  }
   tx->replay = cut;
   return false;
+}
+
+static ns_status write_cycle(ns_db *db, ns_cycle_work *w, ns_tx *tx, ns_err *err) {
+  ns_status st;
+  bool cut;
+  if (settles_at_once(db, w, tx, err))
+    return NS_OK;
+  cut = tx->replay;
+  st = ns_db_transact(db, tx, err);
+  if (st == NS_OK && cut && tx->done)
+    count_one(db, w);
+  return st;
 }
 
 ns_status ns_cycle_run(ns_db *db, ns_cycle_work *w, ns_err *err) {
@@ -181,7 +217,7 @@ ns_status ns_cycle_run(ns_db *db, ns_cycle_work *w, ns_err *err) {
   ns_assert(db->settle.doubt.written == db->settle.doubt.n);
   w->number = ++db->cycle;
   w->tells = db->finish.pending_due && db->is_host;
-  st = settles_at_once(db, w, &tx, err) ? NS_OK : ns_db_transact(db, &tx, err);
+  st = write_cycle(db, w, &tx, err);
   ns_claim_admission_leave(db, st == NS_OK && !tx.replay);
   ns_finish_late(db, false); /* a cycle that failed must not delay the ends of other jobs */
   db->finish.pending_due = db->finish.pending_due || (st != NS_OK && w->tells);

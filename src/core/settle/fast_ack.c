@@ -2,7 +2,8 @@
 ** Plain acks: jobs that are done and leave nothing behind but their row of history.
 ** Nothing is read before that is written: the count of the rows tells whether all
 ** claims stood. Where the ids come in stretches, as they were pushed, and there are
-** no results, two statements move a whole stretch.
+** no results, two statements move a whole stretch. The single ack of a program is a whole
+** transaction in one statement, where that can be.
 **
 ** Invariant: a stretch holds claims of ours only, so no other transaction touches its range of
 ** keys. A row that another transaction holds, or has taken from us, is not written and is left
@@ -352,32 +353,73 @@ ns_status ns_settle_fast_acks(ns_db *db, ns_outcome *outcomes, size_t n, size_t 
   return st == NS_OK ? move_settled_to_end(outcomes, n, rest, err) : st;
 }
 
-/* ------------------------------------------------------ of a row, in one statement */
+/* ------------------------------------------------------------- in one statement */
+
+#define REST_MOST 63 /* acks that take more than one statement, until one is tried again */
+
+/* A row of an adopted table goes with its job, where it can. Other jobs are not tried for a while
+** after a failure: in some programs jobs wait for each of them. */
+static bool is_one(ns_db *db, const ns_claimed *c) {
+  if (c->row.source != 0)
+    return ns_source_ends(db, &c->row);
+  if ((!c->plain && !c->keyed) || c->child)
+    return false;
+  if (db->settle.rest == 0)
+    return true;
+  db->settle.rest--;
+  return false;
+}
 
 bool ns_settle_one_open(ns_db *db, const ns_verdict *v) {
   const ns_lease *b = ns_claim_leases_batch(&db->claim.leases, v->lease);
   const ns_claimed *c = ns_claim_leases_find(&db->claim.leases, v->lease, v->id, v->run);
-  bool is_plain = v->kind == NS_ACK && v->nchildren == 0 && !ns_verdict_written(v);
+  bool is_plain = v->kind == NS_ACK && v->nchildren == 0 && !v->printed && !ns_verdict_written(v);
   bool is_ours = !db->is_host && !db->user_tx && db->settle.blamed == 0 && !db->settle.forgets;
-  return c != NULL && is_plain && is_ours && b->span == 0 && c->heard == 0 && !c->shown && !c->granted &&
-         c->row.source != 0 && ns_source_ends(db, &c->row);
+  return c != NULL && is_plain && is_ours && b->span == 0 && c->heard == 0 && !c->shown &&
+         !c->granted && is_one(db, c);
+}
+
+static ns_status end_row(ns_db *db, const ns_verdict *v, const ns_claimed *c, int64_t lease,
+                         int64_t cycle, bool *cut, ns_err *err) {
+  const ns_source_last e = {.row = c->row,
+                            .job = v->id,
+                            .run = v->run,
+                            .queue_id = c->queue_id,
+                            .lease = lease,
+                            .cycle = cycle,
+                            .ago = ns_claim_run_age(db, v->lease, v->began),
+                            .result = v->result};
+  return ns_source_end(db, &e, cut, err);
+}
+
+static ns_status end_job(ns_db *db, const ns_verdict *v, const ns_claimed *c, int64_t lease,
+                         int64_t cycle, bool *cut, ns_err *err) {
+  int64_t ago = ns_claim_run_age(db, v->lease, v->began);
+  ns_status st = ns_db_run_whole(
+      db, NS_SQL_SETTLE_ONE,
+      (ns_value[]){ns_vint(v->id), ns_vint(v->run), ns_vint(db->holder), ns_vpositive(ago),
+                   ns_vpositive(v->worker), ns_vopt(v->result), ns_vint(c->keyed),
+                   ns_vpositive(lease), ns_vint(cycle)},
+      cut, err);
+  db->settle.back_off = st == NS_OK ? 0 : 2 * db->settle.back_off + 1;
+  if (db->settle.back_off > REST_MOST)
+    db->settle.back_off = REST_MOST;
+  db->settle.rest = db->settle.back_off;
+  if (st != NS_OK && ns_link_retryable(err))
+    ns_db_count_retry(db, err);
+  return st;
 }
 
 ns_status ns_settle_one(ns_db *db, ns_verdict *v, int64_t cycle, bool *cut, ns_err *err) {
   const ns_lease *b = ns_claim_leases_batch(&db->claim.leases, v->lease);
   const ns_claimed *c = ns_claim_leases_find(&db->claim.leases, v->lease, v->id, v->run);
-  const ns_source_last e = {.row = c->row,
-                            .job = v->id,
-                            .run = v->run,
-                            .queue_id = c->queue_id,
-                            .lease = b->open == 1 ? v->lease : 0,
-                            .cycle = cycle,
-                            .ago = ns_claim_run_age(db, v->lease, v->began),
-                            .result = v->result};
+  int64_t lease = b->open == 1 ? v->lease : 0;
   ns_status st;
   v->status = NS_OK;
   v->dead = false;
-  if ((st = ns_source_end(db, &e, cut, err)) == NS_OK)
+  st = c->row.source != 0 ? end_row(db, v, c, lease, cycle, cut, err)
+                          : end_job(db, v, c, lease, cycle, cut, err);
+  if (st == NS_OK)
     ns_settle_count(db, &(ns_outcome){.v = v, .gone = true}, c);
   return st;
 }

@@ -14,8 +14,8 @@
 ** ns_db_begun. Errors: failures of the whole batch. */
 ns_status ns_settle_batch(ns_db *db, ns_verdict *v, size_t n, ns_err *err);
 
-/* May this verdict, alone, be written in one statement (ns_settle_one)? It is the ack of a job of an
-** adopted table's row, which leaves nothing else behind. */
+/* May this verdict, alone, be written in one statement (ns_settle_one)? It is the ack of a program's
+** job that leaves nothing else behind but its unique key, or the row of an adopted table. */
 bool ns_settle_one_open(ns_db *db, const ns_verdict *v);
 
 /* Writes it and commits: it is OK. 'cycle': the number for the holder's row. '*cut': it may have
@@ -46,6 +46,8 @@ typedef struct ns_settle_state {
   size_t njoined, capjoined;
   bool forgets;   /* done jobs without a parent leave no history */
   int64_t blamed; /* another holder: its claims are being settled; 0 */
+  unsigned rest;  /* acks that are not tried in one statement, */
+  unsigned back_off; /* and how many there were after the last failure */
 } ns_settle_state;
 
 /* --------------------- between the files of settle/: outcome.c and its steps */
