@@ -14,7 +14,7 @@ logs=$build/test/shard
 rm -rf "$logs"-* "$todo"
 mkdir -p "$todo"
 
-count=6
+count=5
 first="core/servers host/alerts package host/workers host/outage host/drain core/rescue designs/commands examples support core/cut
   core/scale core/interrupts tree/poll cli/doctor source/host core/names
   host/reload faults core/retention core/mend schedule core/listen host/http cli/shell cli/top
