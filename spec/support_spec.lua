@@ -154,7 +154,7 @@ end
 describe("the bench", function()
   it("answers questions, as Markdown and as JSON", function()
     local file = os.tmpname()
-    local asked = "push,claim,handles,work,latency,idle,flows,capacity"
+    local asked = "push,claim,handles,work,latency,flows,capacity"
     local status, p = bench(("--only %s --rounds 1 --scale 0.01 --json %s"):format(asked, file))
     local report = nightshift.decode(read(file))
     os.remove(file)

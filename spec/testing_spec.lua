@@ -380,13 +380,13 @@ describe("the testing kit", function()
     local no_time = " id job_id lease holder on_id parent root seq nonce backoff timeout paused connection row_id "
       .. "server thread n token last_job version declared beat cycle dead load_began load_ended age most skew "
       .. "done failed cancelled pushed waits waited longest_wait runs ran longest_run "
-      .. "job jobs rate_span group_span head "
+      .. "job jobs rate_span group_span head stopped_by "
     local untouched = { ["job.since"] = true, ["finished.since"] = true, ["holder.started"] = true,
       ["past_holder.started"] = true, ["past_holder.ended"] = true,
       ["served.ended"] = true, ["ready.ready_at"] = true, ["mended.last"] = true, ["notice.created"] = true,
       ["source.seen"] = true, ["source.runner"] = true, ["schedule.skipped"] = true,
       ["schedule.lacked_at"] = true, ["minute.at"] = true, ["group.ready_at"] = true,
-      ["backlog.ready_at"] = true }
+      ["backlog.ready_at"] = true, ["node.since"] = true }
     local unknown, n = {}, 0
     for _, statement in ipairs(core.schema()) do
       local tab = statement.text:match "CREATE TABLE nightshift_([%l_]+)"

@@ -100,11 +100,11 @@ function Term:pid()
   end)
 end
 
---- Is the terminal as it was before `top`?
+--- Is the terminal as it was before `top`, but for its size?
 function Term:is_as_before()
   local function read(name)
     local file <close> = assert(io.open(self.folder .. "/" .. name))
-    return file:read "a"
+    return (file:read "a":gsub("rows %d+; columns %d+;", ""))
   end
   eventually(function() return io.open(self.folder .. "/after") and read "after" ~= "" end)
   assert.equal(read "before", read "after")
@@ -138,6 +138,7 @@ describe("top", function()
 
   setup(function()
     server = fixture.dir() .. "/tmux"
+    tmux("new-session", "-d", "-s", "kept", "exec sleep 3600") -- tmux ends with its last session
     url = db.fresh()
     handle = assert(nightshift.open(url))
     go = fixture.dir() .. "/go"
@@ -349,7 +350,7 @@ describe("top", function()
     assert.equal("1 0", tmux("display-message", "-p", "-t", t.name, "#{alternate_on} #{cursor_flag}"):match "%d %d")
     t:keys "?"
     t:shows "pause the selected queue"
-    t:resize(80, 24) -- as the settings of the terminal have it
+    t:resize(80, 24)
     t:until_seen(function(seen)
       return select(2, seen:gsub("\n", "")) == 24 and seen:find "\nq quit[^\n]*\n$"
     end, "24 lines of top")

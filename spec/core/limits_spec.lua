@@ -3,6 +3,7 @@
 local sleep = require "nightshift.core".sleep
 local host = require "spec.support.host"
 local nightshift = require "nightshift"
+local nst = require "nst"
 local proc = require "spec.support.proc"
 
 describe("a limited queue", function()
@@ -278,7 +279,9 @@ describe("a limited queue", function()
     assert.equal(0, (host.drain(url, script)))
     assert.equal(0, count "job")
     assert(q:push("unserved", 1))
+    local began = nst.clock()
     assert.equal(3, (host.drain(url, script)))
+    assert.is_true(nst.clock() - began < proc.limit(20))
     assert.equal(1, count "job")
   end)
 

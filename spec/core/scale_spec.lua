@@ -622,7 +622,7 @@ describe("remedies:", function()
   end)
 
   describe("64 claimers with a connection each", function()
-    local CLAIMERS, PUSHERS, JOBS = 64, 4, os.getenv "NIGHTSHIFT_LONG" and 1200 or 400
+    local CLAIMERS, PUSHERS, JOBS = 64, 4, os.getenv "NIGHTSHIFT_LONG" and 1200 or 200
 
     local function waits() return tonumber(all "SHOW GLOBAL STATUS LIKE 'Innodb_row_lock_waits'"[1].Value) end
 

@@ -447,6 +447,7 @@ describe("a node of a Galera cluster without a binary log", function()
     server = db.server(("wsrep_on=ON\nwsrep_provider=%s\nwsrep_cluster_address=gcomm://\nbinlog_format=ROW\n"
       .. "innodb_autoinc_lock_mode=2\nwsrep_sst_method=rsync\nwsrep_node_address=127.0.0.1\n"
       .. "wsrep_provider_options=gmcast.listen_addr=tcp://127.0.0.1:0;ist.recv_addr=127.0.0.1:0\n"):format(LIBRARY))
+    eventually(function() return server:sql "SHOW STATUS LIKE 'wsrep_ready'":find "ON" end, 30)
   end)
 
   local function on_node(fn)

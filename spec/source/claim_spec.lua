@@ -269,7 +269,7 @@ describe("a crowd of programs:", function()
   describe("a crowd, with a connection each,", function()
     local UNTOUCHED = { migration_task = "iteration = 0", queue_table = "attempts = 30" }
     local LONG = os.getenv "NIGHTSHIFT_LONG"
-    local CROWD_ROWS, CLAIMERS = LONG and 400 or 120, LONG and 120 or 24
+    local CROWD_ROWS, CLAIMERS = LONG and 400 or 120, LONG and 120 or 16
 
     after_each(crew.clean)
 

@@ -162,8 +162,8 @@ END
 -- Params: queue, jobs, lease, whether the first may be one that is to be claimed alone. Admits jobs
 -- of groups that have a place and a token, and gives each a place. Gives their rows, as a claim
 -- does. The last row is of job 0. Its ready_at says when another may start (µs from now; -1: that
--- is not known). Its run says whether the backlog has any, alone whether more groups are to be
--- looked at.
+-- is not known, or there is none to start). Its run says whether the backlog has any, alone whether
+-- more groups are to be looked at.
 -- Groups are looked at in the order of the limit, each of them until it can start nothing more. An
 -- ordered one waits while an earlier job of it is still in ready, as another session has the row
 -- locked, or there are many. A claim that admits none drops a place that a dead holder has left.
@@ -347,6 +347,9 @@ BEGIN NOT ATOMIC
       END IF;
     END IF;
   END WHILE;
+  IF v_looks < 0 THEN
+    SET v_in = NULL;
+  END IF;
   IF l_rate IS NOT NULL AND v_taken > 0 THEN
     UPDATE nightshift_limit SET next_at = l_next, used = l_used WHERE queue_id = v_queue;
   END IF;
