@@ -37,7 +37,8 @@ ci:
 .PHONY: ci-builds
 ci-builds:
 	@$(PARALLEL) O=build/asan SAN=$(SANITIZERS) tests build/asan/heap
-	@$(if $(filter test-tsan,$(TURN)),$(PARALLEL) O=build/tsan SAN=thread tests,$(PARALLEL) $(FUZZ_FLAGS) fuzzers)
+	@$(if $(filter test-tsan,$(TURN)),$(PARALLEL) O=build/tsan SAN=thread tests)
+	@$(if $(filter fuzz,$(TURN)),$(PARALLEL) $(FUZZ_FLAGS) fuzzers)
 
 #: make format      clang-format over the C files
 .PHONY: format
