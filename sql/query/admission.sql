@@ -306,7 +306,8 @@ BEGIN NOT ATOMIC
         WHERE queue_id = v_queue AND group_key = g_key AND rank = b_rank AND ready_at = b_at
           AND job_id = b_id;
         IF ROW_COUNT() <> 1 THEN
-          SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'the statement was interrupted';
+          SIGNAL SQLSTATE '70100' SET MYSQL_ERRNO = 1317,
+            MESSAGE_TEXT = 'the statement was interrupted';
         END IF;
         SET b_live = NULL;
         SELECT 1 INTO b_live FROM nightshift_job j
