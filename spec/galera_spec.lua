@@ -72,35 +72,6 @@ describe("a Galera cluster", function()
   end)
 end)
 
--- Each says what it was told, in a file that is only appended to.
-local HANDLERS = [[
-local file
-return { a = function(job)
-  file = file or assert(io.open(%q, "ab"))
-  file:setvbuf "no"
-  file:write(job.id .. " " .. job.payload .. "\n")
-end }]]
-
--- A push that is in doubt is repeated with its id.
-local PUSHER = [[
-local nst = require "nst"
-local url, path, stop = table.unpack(arg)
-local handle = assert(require "nightshift".open(url))
-local file = assert(io.open(path, "ab"))
-file:setvbuf "no"
-local n, again = 0
-while not io.open(stop) do
-  local id, why, code, doubt = handle:queue "q":push("a", n, { id = again })
-  if id then
-    file:write(id .. " " .. n .. "\n")
-    n, again = n + 1, nil
-  else
-    assert(code == "GONE" or code == "BUSY", why)
-    again = doubt or again
-    nst.sleep(0.05)
-  end
-end]]
-
 describe("under load, with two hosts and a pusher", function()
   local dir, hosts, pusher
 
@@ -138,8 +109,8 @@ describe("under load, with two hosts and a pusher", function()
     dir = fixture.dir()
     for _, name in ipairs { "pushed", "begun" } do io.open(file(name), "w"):close() end
     hosts = {}
-    for i = 1, 2 do hosts[i] = host.start(URL, HANDLERS:format(file "begun")) end
-    pusher = proc.start { proc.lua, "-e", PUSHER, "/dev/null", URL, file "pushed", file "stop" }
+    for i = 1, 2 do hosts[i] = host.start(URL, host.telling(file "begun")) end
+    pusher = proc.start { proc.lua, "spec/support/programs.lua", "pusher", URL, file "pushed", file "stop" }
     eventually(function() return #lines "begun" > 50 end, 30)
   end)
 

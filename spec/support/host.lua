@@ -53,6 +53,17 @@ function host.holding(go)
   }]]):format(go)
 end
 
+--- A script with a handler `a` that appends its job's id and payload to a file.
+function host.telling(path)
+  return ([[
+  local file
+  return { a = function(job)
+    file = file or assert(io.open(%q, "ab"))
+    file:setvbuf "no"
+    file:write(job.id .. " " .. job.payload .. "\n")
+  end }]]):format(path)
+end
+
 --- Runs a host until nothing is left to do; its exit status and its log. Half a
 -- second ahead counts, so that jobs that come back at once are not left behind.
 -- With other arguments --drain has to be among them.

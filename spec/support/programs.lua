@@ -7,6 +7,26 @@ local nst = require "nst"
 
 local programs = {}
 
+-- Pushes numbers until a file is there, and appends each id with its number to another one. A push
+-- that is in doubt is repeated with its id.
+function programs.pusher(url, path, stop)
+  local handle = assert(nightshift.open(url))
+  local file = assert(io.open(path, "ab"))
+  file:setvbuf "no"
+  local n, again = 0, nil
+  while not io.open(stop) do
+    local id, why, code, doubt = handle:queue "q":push("a", n, { id = again })
+    if id then
+      file:write(id .. " " .. n .. "\n")
+      n, again = n + 1, nil
+    else
+      assert(code == "GONE" or code == "BUSY", why)
+      again = doubt or again
+      nst.sleep(0.05)
+    end
+  end
+end
+
 -- One claimer with a connection of its own. It claims one job at a time until the queue stays
 -- empty, and appends each id to a file.
 function programs.claimer(url, path)
