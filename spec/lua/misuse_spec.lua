@@ -477,10 +477,11 @@ describe("bytes:", function()
 
   with_database(function(...) handle, q, url = ... end)
 
+  --- Seconds of processor time in this process: a busy machine adds none.
   local function seconds(fn)
-    local before = nst.clock()
+    local before = os.clock()
     fn()
-    return nst.clock() - before
+    return os.clock() - before
   end
 
   describe("text that is not UTF-8", function()
@@ -488,8 +489,8 @@ describe("bytes:", function()
       assert(q:push "a")
       local claimed = assert(q:claim())
       local bad = ("\xff"):rep(100000)
-      assert.is_true(seconds(function() assert(claimed:log(bad)) end) < 3)
-      assert.is_true(seconds(function() assert(claimed:fail(bad)) end) < 3)
+      assert.is_true(seconds(function() assert(claimed:log(bad)) end) < 1)
+      assert.is_true(seconds(function() assert(claimed:fail(bad)) end) < 1)
       local row = handle:execute("SELECT error, log FROM nightshift_attempt WHERE job_id = ?", claimed.id)[1]
       assert.equal(16384, #row.log)
       assert.matches("^%?+$", row.log)
