@@ -147,6 +147,23 @@ describe("a limited queue", function()
     assert.equal(a[3], assert(q:claim { wait = 10 }).id)
   end)
 
+  it("lets an ordered group go on when the job that has it is moved, or is put into another group", function()
+    assert(q:limit { group = { ordered = true } })
+    local a, b = push("a", 2), push("b", 2)
+    local heads = q:claim_many(20)
+    assert.same({ a[1], b[1] }, ids(heads))
+    for _, job in ipairs(heads) do assert(job:fail("later", { retry_in = 3600 })) end
+    assert.equal(0, #q:claim_many(20))
+    assert(handle:move { queue = "api", state = "scheduled", group = "a", to = "elsewhere" })
+    assert(handle:update(b[1], { group = "c" }))
+    assert.equal(0, q:limits().counts.full_groups)
+    local started = { assert(q:claim { wait = 10 }), assert(q:claim { wait = 10 }) }
+    assert.same({ a[2], b[2] }, ids(started))
+    for _, job in ipairs(started) do assert(job:ack()) end
+    assert(handle:run_now(b[1]))
+    assert.equal(b[1], assert(q:claim { wait = 10 }).id)
+  end)
+
   it("keeps the order of a group past jobs that another session has locked, and other groups go on", function()
     assert(q:limit { group = { ordered = true } })
     local a, b = push("a", 3, { priority = 50 }), push("b", 1)

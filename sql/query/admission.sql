@@ -245,7 +245,8 @@ BEGIN NOT ATOMIC
       SET v_block = 0, b_id = NULL;
       IF g_head IS NOT NULL THEN
         SET b_live = NULL;
-        SELECT id INTO b_live FROM nightshift_job WHERE id = g_head;
+        SELECT id INTO b_live FROM nightshift_job
+        WHERE id = g_head AND queue_id = v_queue AND group_key = g_key;
         SET g_head = b_live;
       END IF;
       IF g_stopped > v_now THEN
