@@ -3,7 +3,7 @@
 --
 -- Invariant: an answer costs the same however many jobs there are. Up to MOST ready jobs of a queue
 -- are counted each time. A count of more is remembered: no more than a hundredth of the time goes
--- into counting.
+-- into counting. Where they are too many to be counted, it is what the server supposes.
 
 local core = require "nightshift.core"
 local options = require "nightshift.options"
@@ -105,6 +105,17 @@ local function remembered(look, what, queues)
   return found, (look.now - oldest) / 1000000
 end
 
+--- As many rows as the server supposes, for plans, that each queue has.
+local function guess_all(look, what, queues)
+  local found = {}
+  for _, queue in ipairs(queues) do
+    local n = ask(look, ("report_scale_%s_guess"):format(what), queue.id)[1].rows
+    found[queue.id] = { n = math.tointeger(tonumber(n)) or 0 }
+    queue.cut = { ready = true }
+  end
+  return found, 0
+end
+
 --- Counts all rows, and remembers the larger numbers. Nil: it takes too long.
 local function count_all(look, what)
   local handle, began = look.handle, core.clock()
@@ -129,11 +140,11 @@ end
 local function add_many(look, what, queues)
   local found, age = remembered(look, what, queues)
   if not found then found, age = count_all(look, what) end
+  if not found then found, age = guess_all(look, what, queues) end
   for _, queue in ipairs(queues) do
     local row = queue.row
-    local n = found and found[queue.id] and found[queue.id].n or 0
-    row.ready, row.counted_ago = row.ready + math.max(n, MOST + 1), math.max(row.counted_ago, age or 0)
-    if not found then queue.cut = { ready = true } end
+    local n = found[queue.id] and found[queue.id].n or 0
+    row.ready, row.counted_ago = row.ready + math.max(n, MOST + 1), math.max(row.counted_ago, age)
   end
 end
 
