@@ -782,6 +782,11 @@ FROM (SELECT l.queue_id, IF(l.lifted, NULL, l.running) AS running,
 SET STATEMENT max_statement_time=2 FOR
 SELECT queue_id, COUNT(*) AS n FROM nightshift_backlog FORCE INDEX (PRIMARY) GROUP BY queue_id
 
+-- name: report_scale_backlog_guess
+-- How many rows of a queue the server supposes in the backlog: `rows`, about a half to twice as many
+-- as there are. Params: queue. Index: PRIMARY of backlog, some pages. Locks: none.
+EXPLAIN SELECT 1 FROM nightshift_backlog FORCE INDEX (PRIMARY) WHERE queue_id = ?
+
 -- name: report_scale_counted
 -- What report_scale_backlog_all and report_scale_ready_all have last found, and when: rows, the µs
 -- that it took. Params: "backlog:%" or "ready:%". Index: meta PRIMARY, a range. Locks: none.
@@ -841,6 +846,11 @@ FROM (SELECT q.id, (SELECT 1 FROM nightshift_ready r FORCE INDEX (PRIMARY)
 SET STATEMENT max_statement_time=2 FOR
 SELECT queue_id, CAST(COUNT(*) - SUM(job_id = 0) AS SIGNED) AS n
 FROM nightshift_ready FORCE INDEX (PRIMARY) GROUP BY queue_id
+
+-- name: report_scale_ready_guess
+-- As report_scale_backlog_guess, of ready. Params: queue. Index: PRIMARY of ready, some pages. Locks:
+-- none.
+EXPLAIN SELECT 1 FROM nightshift_ready FORCE INDEX (PRIMARY) WHERE queue_id = ?
 
 -- name: report_scale_scheduled
 -- Rows of scheduled that are due later, among so many. Params: how many. Index: scheduled PRIMARY.
