@@ -1,7 +1,7 @@
 /*
 ** What a run leaves behind with its verdict: its row among the running jobs, and its place under a
-** limit. A limit gives places to jobs that run already, too. The last of a batch leaves the lease. A
-** verdict that stops its group or its queue does so here.
+** limit. A limit gives places to jobs that run already, too. The last of a batch leaves the lease.
+** A verdict that stops its group or its queue does so here.
 **
 ** Invariant: a place is given up in the transaction that writes the verdict, also when that is
 ** STALE. Jobs that wait for a place are rung for after the commit. A lease is deleted only with
