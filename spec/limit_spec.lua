@@ -305,6 +305,21 @@ describe("limits:", function()
         "SELECT COUNT(*) AS n FROM nightshift_ready WHERE queue_id = ? AND job_id <= 0", queue_id(queue))[1].n)
     end)
 
+    it("does not count jobs that were cancelled or moved, while no claim can start another", function()
+      local q, queue = full_queue { running = 1 }
+      assert(q:claim())
+      assert(q:push("a", 4))
+      assert.is_nil(q:claim())
+      assert.equal(3, rows("backlog", queue))
+      assert.same({ true, 3 }, { q:limits().full, q:limits().counts.waiting })
+      local ids = assert(handle:jobs { queue = queue, state = "ready" })
+      assert(handle:cancel(ids[1].id))
+      assert(handle:move { queue = queue, state = "ready", to = queue .. "b" })
+      assert.same({ nil, 0 }, { q:limits().full, q:limits().counts.waiting })
+      for i = 1, 3 do assert(q:push("a", i, { wait = 20 })) end
+      full(queue, q:push("a", 4))
+    end)
+
     it("is shown, and ends with the limit", function()
       local q, queue = full_queue()
       assert.same({ 3, true, 3 }, { q:limits().backlog, q:limits().full, q:limits().counts.waiting })
