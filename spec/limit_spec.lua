@@ -148,6 +148,17 @@ describe("limits:", function()
       sql("DELETE FROM nightshift_backlog WHERE queue_id = ?", id)
     end)
 
+    it("goes with its queue when that is removed", function()
+      local q, queue = fresh_queue()
+      assert(q:limit { running = 1, backlog = 1 })
+      assert(q:push "a")
+      assert(q:claim():ack())
+      assert.is_true((handle:remove_queue(queue)))
+      assert.is_nil((q:limits()))
+      for _ = 1, 2 do assert(q:push("a", nil, { wait = 20 })) end
+      assert.equal(2, #q:claim_many(2))
+    end)
+
     it("is in the audit, and is undone with its transaction", function()
       local q, queue = fresh_queue()
       assert(q:limit { running = 5, rate = { 500, 60 }, group = { rate = { 1, "90s" }, ordered = true, fair = true } })
