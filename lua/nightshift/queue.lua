@@ -378,8 +378,8 @@ local function needs_of(handle, id, name)
   return row and ("queue '%s' is needed: %s"):format(name, NEEDS[row.what](row.n, row.name))
 end
 
---- Removes a queue that nothing needs, with its pause and its limit. Its history stays, and the next push to it
--- makes it anew.
+--- Removes a queue that nothing needs, with its pause and its limit. Its history stays, and the
+-- next push to it makes it anew.
 ---@param handle userdata the core's database handle
 ---@param name string checked
 ---@return true|nil

@@ -573,8 +573,8 @@ ORDER BY x.since, x.job_id LIMIT ?
 -- Queues with limits or a bound, by name. held: running jobs that have a place. waiting: jobs in the
 -- backlog, fresh: in ready, 10,000 of each at most. groups: with jobs in the backlog, 1,000 at
 -- most; full_groups: no job of them can start. Params: a queue's name twice, NULL: all. Index:
--- PRIMARY of queue, all rows; of limit; of group, backlog and ready, ranges; of job, a row for
--- each group and each job; of_group of grant. Locks: none.
+-- PRIMARY of queue, all rows; of limit; of group, backlog and ready, ranges; of job, row by row;
+-- of_group of grant. Locks: none.
 SELECT v.*,
   (SELECT COUNT(*) FROM nightshift_grant x
    STRAIGHT_JOIN nightshift_lease c FORCE INDEX (PRIMARY) ON c.id = x.lease

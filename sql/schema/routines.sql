@@ -533,7 +533,7 @@ END
 -- name: room
 -- The bound of a queue, NULL: it has none; and how many of its jobs wait, in ready and in its
 -- backlog. They are counted up to the bound. Rows of jobs that were cancelled or moved stay until a
--- claim meets them: where there are too many rows, those with their jobs are counted. Locks nothing;
+-- claim meets them. So where rows reach the bound, those with their jobs are counted. Locks nothing;
 -- a caller with an old view counts by that.
 CREATE OR REPLACE PROCEDURE nightshift_room(
   IN p_queue INT, OUT p_bound BIGINT, OUT p_waiting BIGINT)
