@@ -236,6 +236,10 @@ ns_status ns_db_transact(ns_db *db, ns_tx *tx, ns_err *err);
 ** KILL has hit would commit by itself. */
 ns_status ns_db_begun(ns_db *db, ns_err *err);
 
+/* In the caller's transaction: undoes what 'run' has done so far. Errors: GONE; the transaction is
+** lost then. */
+ns_status ns_db_unjoin(ns_db *db, ns_err *err);
+
 /* Counts an error after which a transaction is run again. */
 void ns_db_count_retry(ns_db *db, const ns_err *err);
 

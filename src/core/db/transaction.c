@@ -222,19 +222,37 @@ static ns_status try_once(ns_db *db, ns_tx *tx, bool *cut, ns_err *err) {
   return st;
 }
 
+#define SAVE "SAVEPOINT nightshift"
+
+ns_status ns_db_unjoin(ns_db *db, ns_err *err) {
+  ns_status st = NS_EGONE;
+  if (db->link != NULL)
+    ns_link_answers(db->link, NULL, NULL);
+  if (db->link != NULL && ns_link_saved(db->link))
+    st = ns_db_text(db, "ROLLBACK TO " SAVE, err);
+  else
+    ns_fail(err, st, "the savepoint of a verb is lost");
+  if (st != NS_OK)
+    db->broken_tx = true;
+  return st;
+}
+
 /* In the caller's transaction: join it. A failure leaves nothing behind for the caller to
-** commit. When the server has ended the whole transaction, the savepoint is gone with it. */
+** commit. When the server has ended the whole transaction, the savepoint is gone with it. The
+** savepoint goes out with the first statement. One that was not made must not be gone back to: that
+** would be the one of an earlier verb. */
 static ns_status join_callers(ns_db *db, ns_tx *tx, ns_err *err) {
   size_t from = db->tallies.n;
   ns_status st;
-  if ((st = ns_db_ready(db, err)) != NS_OK ||
-      (st = ns_db_text(db, "SAVEPOINT nightshift", err)) != NS_OK)
+  if ((st = ns_db_ready(db, err)) != NS_OK || (st = ns_link_save(db->link, SAVE, err)) != NS_OK)
     return st;
   db->tallies.floor = from;
-  if ((st = run_noted(db, tx, err)) != NS_OK)
-    keep_tallies(db, from);
-  if (st != NS_OK && ns_db_text(db, "ROLLBACK TO SAVEPOINT nightshift", NULL) != NS_OK)
-    db->broken_tx = true;
+  if ((st = run_noted(db, tx, err)) == NS_OK)
+    st = ns_db_begun(db, err);
+  if (st == NS_OK)
+    return NS_OK;
+  keep_tallies(db, from);
+  ns_db_unjoin(db, NULL);
   return st;
 }
 
