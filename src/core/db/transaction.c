@@ -1,6 +1,6 @@
 /*
 ** Transactions: our own, which are run again; the caller's, which ours join; and pipelines,
-** which take three waits, or one, instead of one per statement. What a transaction has done in
+** which take three waits instead of one per statement. What a transaction has done in
 ** queues is counted with its commit. And what an action of people leaves in the audit, which is
 ** written in the transaction that does it.
 **
@@ -533,36 +533,4 @@ ns_status ns_db_pipeline(ns_db *db, const ns_step *steps, size_t n, bool *ring, 
   roll_back_pipeline(db);
   ns_assert(ns_link_dead(db->link) || !ns_link_is_open(db->link));
   return ns_db_misfit(st, err);
-}
-
-/* ------------------------------------------------------- in one statement */
-
-static ns_status run_whole(ns_db *db, ns_stmt *s, const ns_value *params, bool *cut, ns_err *err) {
-  ns_status st = ns_db_misfit(ns_stmt_run(db->link, s, params, err), err);
-  if (st == NS_OK)
-    return NS_OK;
-  *cut = st == NS_EGONE || (st == NS_EBUSY && !ns_link_retryable(err));
-  /* handlers do not see a KILL */
-  if (!ns_link_dead(db->link) && ns_link_text(db->link, "ROLLBACK", NULL) != NS_OK)
-    ns_link_give_up(db->link);
-  return st;
-}
-
-ns_status ns_db_run_whole(ns_db *db, ns_sql sql, const ns_value *params, bool *cut, ns_err *err) {
-  ns_status st;
-  *cut = false;
-  if ((st = ns_db_ready(db, err)) != NS_OK || (st = ns_db_session_begins(db, err)) != NS_OK ||
-      (st = ns_db_prepare(db, sql, err)) != NS_OK)
-    return st;
-  return run_whole(db, db->stmts[sql], params, cut, err);
-}
-
-ns_status ns_db_run_whole_text(ns_db *db, ns_bytes sql, const ns_value *params, ns_stmt **s,
-                               bool *cut, ns_err *err) {
-  ns_status st;
-  *cut = false;
-  if ((st = ns_db_ready(db, err)) != NS_OK || (st = ns_db_session_begins(db, err)) != NS_OK ||
-      (st = ns_db_prepared(db, s, sql, err)) != NS_OK)
-    return st;
-  return run_whole(db, *s, params, cut, err);
 }
