@@ -214,8 +214,9 @@ FROM nightshift_signal s WHERE s.job_id = j.id AND s.name IN (j.awaits, '')
     ORDER BY s.name = '' LIMIT 1
 
 -- mark: finish_job
--- In a compound that ends one done job, v_job in its run v_run: the job's row of the history, with
--- v_result, of v_holder and v_worker, v_ago µs behind its start. No row when the job is locked.
+-- In a compound that ends one done job, v_job in its run v_run: the job's row of the history.
+-- The row has v_result, of v_holder and v_worker, and a start v_ago µs ago. There is no row when
+-- the job is locked.
 INSERT INTO nightshift_finished
   (id, queue_id, name, payload, priority, outcome, run, result, attempts, polls, crashes, lost,
    max_attempts, max_polls, max_crashes, backoff, timeout, deadline, created, finished_at,
@@ -229,9 +230,9 @@ FROM nightshift_job j FORCE INDEX (PRIMARY) WHERE j.id = v_job AND j.run = v_run
 FOR UPDATE SKIP LOCKED
 
 -- mark: leave_job
--- Behind it: the job goes, and its lease v_lease, where it has one; the holder has done v_cycle,
--- unless it was declared dead or jobs wait for this one. Adds three to v_n when all are so. Without
--- v_cycle the holder is left alone.
+-- Behind it: the job goes, and its lease v_lease, where it has one. The holder has done v_cycle,
+-- unless it was declared dead or jobs wait for this one. Adds three to v_n when all are so.
+-- Without v_cycle the holder is left alone.
 DELETE FROM nightshift_job WHERE id = v_job;
 SET v_n = v_n + ROW_COUNT();
 IF v_lease IS NULL THEN
