@@ -10,8 +10,8 @@ local UNITS = { ms = true, us = true, s = true, kib = true, mib = true, bytes = 
 -- Columns that come first, in this order; the rest follow by name.
 local FIRST = {
   "floor", "ours", "empty_rate", "full_rate", "free_rate", "blocked_rate", "rate", "ratio", "cost_ratio", "p50_ms",
-  "free_p50_ms", "blocked_p50_ms", "p50_cost_ratio", "p99_ms", "free_p99_ms", "blocked_p99_ms", "p99_cost_ratio",
-  "max_ms", "cpu_s", "floor_cpu_s",
+  "free_p50_ms", "blocked_p50_ms", "p50_cost_ratio", "p95_ms", "p99_ms", "free_p99_ms", "blocked_p99_ms",
+  "p99_cost_ratio", "max_ms", "cpu_ms", "cpu_s", "floor_cpu_s",
 }
 
 local function unit_of(name) return name:match "_(per_s)$" or name:match "_(%w+)$" end

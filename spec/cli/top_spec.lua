@@ -224,6 +224,19 @@ describe("top", function()
       eventually(function() return handle:job(failed).state == "dead" end)
     end)
 
+    it("shows jobs that have failed and are tried again, and runs one at once", function()
+      local id = assert(handle:queue "later":push("fail", "try later", { backoff = "40m" }))
+      t:until_seen(function(seen)
+        return seen:match("\nfail +later +" .. id .. " +[%d.ms]+ again in [^\n]*try[^\n]*\nfail +mail ")
+      end, "the last failure, before the earlier one")
+      t:keys("3", "Home", "r")
+      t:shows(("job %d 'fail' runs again"):format(id))
+      eventually(function() return handle:job(id).attempts == 2 end)
+      assert(handle:cancel(id))
+      assert(handle:remove_queue "later")
+      t:keys "1"
+    end)
+
     it("lists the jobs of a queue", function()
       t:keys "Enter"
       t:shows("JOBS OF mail 2", "later")

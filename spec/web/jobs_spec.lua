@@ -16,7 +16,7 @@ local SECRET <const> = "hunter2-is-no-secret"
 
 --- Starts a server of pages; it has `at`, the address.
 local function start(url, ...)
-  local p = proc.start { proc.program, "web", "--listen", "127.0.0.1:0", "--redact", "password", ...,
+  local p = proc.start { proc.program, "web", "--listen", "127.0.0.1:0", "--redact", "card, password", ...,
     env = { NIGHTSHIFT_URL = url } }
   p.at = p:wait_line("http://(127%.0%.0%.1:%d+)", 30)
   return p

@@ -246,8 +246,8 @@ UNION ALL
         f.priority, f.run, f.attempts, f.polls, f.crashes, f.max_attempts,
         f.created, NULL, f.parent, f.group_key, NULL, NULL, NULL, f.finished_at, f.reason, LEFT(f.error, 300),
         f.started, {ended_host}, CAST(f.worker AS SIGNED)
- FROM nightshift_finished f
- JOIN nightshift_queue q ON q.id = f.queue_id
+ FROM nightshift_finished f FORCE INDEX (PRIMARY)
+ STRAIGHT_JOIN nightshift_queue q ON q.id = f.queue_id
  {ended_holder}
  WHERE {filter_ended}
  ORDER BY f.id DESC LIMIT ?)
@@ -476,17 +476,16 @@ ORDER BY j.id LIMIT ?
 
 -- name: report_left
 -- Jobs with other names than these, ready or scheduled for the next microseconds; none that wait
--- for a signal. Params:
--- rows to look at, microseconds, rows, [name,…], [queue,…] or NULL: all, twice. Index:
--- PRIMARY of ready, from its start, and of scheduled, a range; job and queue PRIMARY.
--- Locks: none.
+-- for a signal. Params: rows to look at, twice, microseconds, rows, [name,…], [queue,…] or NULL:
+-- all, twice. Index: PRIMARY of ready and of backlog, from their start, and of scheduled, a range;
+-- job and queue PRIMARY. Locks: none.
 SELECT q.name AS queue, j.name, COUNT(*) AS n, SUM(r.ready_at > {now}) AS later,
   GREATEST(0, {now} - MIN(r.ready_at)) AS waited
 FROM ((SELECT queue_id, ready_at, job_id, run, kind FROM nightshift_ready
        WHERE ready_at < {end} LIMIT ?)
       UNION ALL
       (SELECT queue_id, IF(ready_at = 0, 1, ready_at), job_id, run, kind FROM nightshift_backlog
-       LIMIT 20000)
+       LIMIT ?)
       UNION ALL
       (SELECT queue_id, run_at, job_id, run, kind FROM nightshift_scheduled
        WHERE run_at <= {now} + ? ORDER BY run_at, job_id LIMIT ?)) r
@@ -721,6 +720,21 @@ ORDER BY h.id
 SELECT r.queue_id AS id, q.name AS queue, r.outcome, r.age, r.most
 FROM nightshift_retention r LEFT JOIN nightshift_queue q ON q.id = r.queue_id
 ORDER BY r.queue_id = 0 DESC, q.name, r.outcome
+
+-- name: report_retrying
+-- Jobs that wait for another attempt, among the first of scheduled; the last that failed first.
+-- Params: how many are looked at, limit. Index: PRIMARY of scheduled, job, attempt and queue. Locks:
+-- none.
+SELECT j.id, q.name AS queue, j.name, j.due, LEFT({live_error}, 300) AS error, a.ended
+FROM (SELECT job_id, run FROM nightshift_scheduled
+      ORDER BY run_at, job_id LIMIT ?) s
+STRAIGHT_JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = s.job_id AND j.run = s.run
+  AND j.attempts + j.crashes > 0 AND NOT {awaits}
+STRAIGHT_JOIN nightshift_attempt a FORCE INDEX (PRIMARY) ON a.job_id = j.id
+  AND a.run = (SELECT MAX(x.run) FROM nightshift_attempt x
+    WHERE x.job_id = j.id AND x.kind <> 'printed')
+STRAIGHT_JOIN nightshift_queue q FORCE INDEX (PRIMARY) ON q.id = j.queue_id
+ORDER BY a.ended DESC, j.id DESC LIMIT ?
 
 -- name: report_running
 -- Jobs that have run for about a second, the longest first, or one of them. Params: job id or NULL

@@ -107,12 +107,32 @@ local function add_places(queues, limits)
   for _, row in ipairs(queues) do row.places = places[row.name] end
 end
 
+--- Which of two failures was later?
+local function later(a, b) return a.failed > b.failed end
+
+--- Dead jobs and those that are tried again, the last that failed first; false: the account may not
+-- read the history.
+local function look_at_failures(db)
+  local list, message, code = unless_denied(db:jobs { state = "dead", limit = SHOWN })
+  if not list then return list, message, code end
+  local trying
+  trying, message, code = unless_denied(report.retrying(db._handle, SHOWN))
+  if trying == nil then return nil, message, code end
+  for _, row in ipairs(list) do row.failed = row.finished_at end
+  for _, row in ipairs(trying or {}) do
+    row.failed, row.again = row.ended, row.due
+    list[#list + 1] = row
+  end
+  table.sort(list, later)
+  return table.move(list, 1, SHOWN, 1, {})
+end
+
 --- What the panes show of a database.
 local function look_at(db)
   local handle = db._handle
   local now, message, code = handle:now()
   if not now then return nil, message, code end
-  local queues, holders, running, rate, by_queue, dying, dead
+  local queues, holders, running, rate, by_queue, dying, failures
   queues, message, code = report.queues(handle, now, true)
   if not queues then return nil, message, code end
   local limits
@@ -127,10 +147,10 @@ local function look_at(db)
   if rate == nil then return nil, by_queue, code end
   dying, message, code = unless_denied(report.rates(handle, "dead", now, SPAN * 1000000))
   if dying == nil then return nil, message, code end
-  dead, message, code = unless_denied(db:jobs { state = "dead", limit = SHOWN })
-  if dead == nil then return nil, message, code end
+  failures, message, code = look_at_failures(db)
+  if failures == nil then return nil, message, code end
   return { now = units.seconds(now), queues = queues, holders = holders, running = running, rate = rate,
-    by_queue = rate and by_queue or {}, dying = dying, dead = dead }
+    by_queue = rate and by_queue or {}, dying = dying, failures = failures }
 end
 
 --- Adds rows of another database; at most SHOWN stay.
@@ -145,8 +165,8 @@ local function add_seen(all, one)
   all.now = math.max(all.now, one.now)
   table.move(one.holders, 1, #one.holders, #all.holders + 1, all.holders)
   add_rows(all.running, one.running, function(a, b) return (a.claimed or 0) < (b.claimed or 0) end)
-  all.dead = all.dead and one.dead
-  if all.dead then add_rows(all.dead, one.dead, function(a, b) return a.finished_at > b.finished_at end) end
+  all.failures = all.failures and one.failures
+  if all.failures then add_rows(all.failures, one.failures, later) end
   all.rate, all.dying = all.rate and one.rate and all.rate + one.rate, all.dying and one.dying and all.dying + one.dying
   for name, rate in pairs(one.by_queue) do all.by_queue[name] = (all.by_queue[name] or 0) + rate end
 end
@@ -170,13 +190,13 @@ function looks.panes(self)
   if not seen then return nil, message, code end
   self.now, self.rate, self.dying, self.by_queue = seen.now, seen.rate, seen.dying, seen.by_queue
   self.queues, self.holders, self.missing = seen.queues, seen.holders, seen.missing
-  local queues, holders, running, dead = seen.queues, seen.holders, seen.running, seen.dead
+  local queues, holders, running, failures = seen.queues, seen.holders, seen.running, seen.failures
   note_rate(self, seen.rate or 0, self.now)
   look_minutes(self)
   for _, row in ipairs(queues) do row.key, row.words = row.name, row.name end
-  if not dead then self.tables.failures.none = "this account may not read history" end
+  if not failures then self.tables.failures.none = "this account may not read history" end
   self.rows.queues, self.rows.work, self.rows.failures = queues, work_rows(self, holders, job_rows(running)),
-    job_rows(dead or {})
+    job_rows(failures or {})
   return true
 end
 

@@ -310,10 +310,13 @@ function panes.tables(self)
     }, "no host runs, and no program holds jobs; `nightshift work` starts a host"),
     failures = panes.table({
       field("name", { title = "FAILURES", weight = 3 }), queue, id,
-      { title = "AGO", get = ago "finished_at", width = 7, right = true },
-      { title = "ERROR", get = function(row) return row.error or row.reason end, weight = 6,
-        style = function() return "red" end },
-    }, "no dead jobs"),
+      { title = "AGO", get = ago "failed", width = 7, right = true },
+      { title = "ERROR", weight = 6, style = function(row) return row.again and "yellow" or "red" end,
+        get = function(row)
+          local text = row.error or row.reason
+          return row.again and ("again in %s: %s"):format(span(row.again - self.now), text) or text
+        end },
+    }, "no job has failed"),
     jobs = panes.table({
       field("name", { title = "JOBS", weight = 3 }), id,
       field("state", { title = "STATE", width = 9, style = state_style }),

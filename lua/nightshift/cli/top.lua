@@ -175,12 +175,12 @@ function Top:table()
   return view.kind == "panes" and self.tables[self.focus] or view.kind == "jobs" and self.tables.jobs or nil
 end
 
---- Id and name of the selected or opened job; nil: none is.
+--- Id and name of the selected or opened job; nil: none is. And whether it waits for another attempt.
 function Top:job()
   local view, pane = self.views[#self.views], self:table()
-  if view.kind == "job" then return view.id, view.name end
+  if view.kind == "job" then return view.id, view.name, view.again end
   local row = pane and pane:row()
-  if row and row.id then return row.id, (row.name:gsub("^ +", "")) end
+  if row and row.id then return row.id, (row.name:gsub("^ +", "")), row.again end
 end
 
 local ACTIONS = {}
@@ -198,11 +198,12 @@ function ACTIONS.p(self)
   self:told(("queue %s is %s"):format(name, row.paused and "paused" or "resumed"), ok, message, code)
 end
 
---- Runs an ended job again.
+--- Runs an ended job again; one that waits for another attempt runs now.
 function ACTIONS.r(self)
-  local id, name = self:job()
+  local id, name, again = self:job()
   if not id then return self:say("r retries a job: select one", true) end
-  self:told(("job %d '%s' runs again"):format(id, output.one_line(name, 40)), self.db:retry(id))
+  local verb = again and self.db.run_now or self.db.retry
+  self:told(("job %d '%s' runs again"):format(id, output.one_line(name, 40)), verb(self.db, id))
 end
 
 --- Asks, and ends a live job.
@@ -215,10 +216,10 @@ function ACTIONS.c(self)
 end
 
 function ACTIONS.enter(self)
-  local id, name = self:job()
+  local id, name, again = self:job()
   if self.views[#self.views].kind == "job" then return end
   if id then
-    return self:open { kind = "job", id = id, name = name,
+    return self:open { kind = "job", id = id, name = name, again = again,
       text = panes.text(("job %d  %s"):format(id, output.one_line(name, 40))) }
   end
   local row = self:table() == self.tables.queues and self.tables.queues:row()
@@ -258,7 +259,7 @@ up, down, j, k    select a row; PgUp, PgDn, Home, End, g, G go further
 /                 filter: only rows with a text in the names of queues, jobs, hosts or in errors
 p                 pause the selected queue, or resume it
 Enter, o          the jobs of a queue; a job with its payload, its attempts, and why it does not run
-r                 retry a job that has ended
+r                 retry a job that has ended; in FAILURES: run one now that is to be tried again
 c                 cancel a job that has not; asks first
 Esc, Backspace    back; in the panes: end the filter
 Ctrl-L            draw all again

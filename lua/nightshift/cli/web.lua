@@ -46,7 +46,7 @@ end
 
 local function keys_of(text)
   local keys = {}
-  for key in (text or ""):gmatch "[^,]+" do keys[#keys + 1] = key end
+  for key in (text or ""):gmatch "[^,]+" do keys[#keys + 1] = key:match "^%s*(.-)%s*$" end
   return keys
 end
 

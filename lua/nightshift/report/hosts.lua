@@ -31,7 +31,7 @@ function hosts.left(handle, known, queues, within, most)
   local list = queues and core.encode(core.array(queues)) or core.null
   most = most or LOOKED_AT
   local rows, message, code =
-    handle:execute("@report_left", most, within, most, core.encode(core.array(known)), list, list)
+    handle:execute("@report_left", most, most, within, most, core.encode(core.array(known)), list, list)
   for _, row in ipairs(rows or {}) do row.later = math.tointeger(tonumber(row.later)) end
   return rows, message, code
 end

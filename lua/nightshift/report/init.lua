@@ -23,6 +23,7 @@ local report = { jobs = jobs.list, errors = jobs.errors, FILTER = jobs.FILTER, E
 local MOST = 1000
 report.MOST = MOST
 local LOOKED = 4000 -- rows that a statement reads when no key leads to a queue's own
+report.GLANCED = 1000 -- so many for a page
 
 --- The state of a count: rows of queues by id, the server's clock, and the states for which
 -- statements have stopped early.
@@ -31,6 +32,7 @@ local LOOKED = 4000 -- rows that a statement reads when no key leads to a queue'
 ---@field by_id table<integer, table>
 ---@field now integer µs
 ---@field cut table<string, boolean>
+---@field most integer rows that a statement reads
 
 --- The rows of a statement; trouble ends all counting.
 local function ask(tally, statement, ...)
@@ -51,7 +53,7 @@ local function add(tally, state, rows)
       if row.next then queue.next = math.max(0, row.next - tally.now) / 1000000 end
     end
   end
-  if looked >= LOOKED then tally.cut[state] = true end
+  if looked >= tally.most then tally.cut[state] = true end
 end
 
 --- Adds jobs in ready and in backlogs of limited queues, and due jobs that are not yet moved there.
@@ -69,18 +71,18 @@ local function add_ready(tally)
   local ok, backlog = pcall(ask, tally, "backlog", MOST)
   if ok then add(tally, "ready", backlog) -- an account with older grants may not see them
   elseif type(backlog) ~= "table" or backlog.code ~= "DENIED" then error(backlog, 0) end
-  add(tally, "ready", ask(tally, "due", LOOKED))
+  add(tally, "ready", ask(tally, "due", tally.most))
 end
 
 --- Adds jobs due later, and jobs that wait: for jobs, or for a signal. Waits for a signal
 -- without a deadline are the last rows of scheduled.
 local function add_scheduled_and_waiting(tally)
-  local rows = ask(tally, "scheduled", LOOKED)
+  local rows = ask(tally, "scheduled", tally.most)
   add(tally, "scheduled", rows)
   for _, row in ipairs(rows) do row.n, row.next, row.looked = row.awaiting, nil, nil end
-  if tally.cut.scheduled then rows, tally.cut.waiting = ask(tally, "awaiting", LOOKED), true end
+  if tally.cut.scheduled then rows, tally.cut.waiting = ask(tally, "awaiting", tally.most), true end
   add(tally, "waiting", rows)
-  add(tally, "waiting", ask(tally, "waiting", LOOKED, LOOKED))
+  add(tally, "waiting", ask(tally, "waiting", tally.most, tally.most))
 end
 
 local STATES = { "ready", "scheduled", "running", "waiting", "dead" }
@@ -88,16 +90,17 @@ report.STATES = STATES
 
 --- Adds dead jobs. `bare`: without the right to see them there is no count of them.
 local function add_dead(tally, bare)
-  local ok, rows = pcall(ask, tally, "dead", LOOKED)
+  local ok, rows = pcall(ask, tally, "dead", tally.most)
   if ok then return add(tally, "dead", rows) end
   if not bare or type(rows) ~= "table" or rows.code ~= "DENIED" then error(rows, 0) end
   for _, queue in pairs(tally.by_id) do queue.dead = nil end
 end
 
---- Counts go no further than MOST; a larger or an unfinished count is approximate.
-local function bound(tally, row)
+--- Counts go no further than MOST; a larger or an unfinished count is approximate. `exact`: a
+-- finished one is not.
+local function bound(tally, row, exact)
   for _, state in ipairs(STATES) do
-    if row[state] and (tally.cut[state] or row[state] > MOST) then
+    if row[state] and (tally.cut[state] or row[state] > MOST and not exact) then
       row[state] = math.min(row[state], MOST)
       row.approximate = row.approximate or {}
       row.approximate[state] = true
@@ -105,38 +108,81 @@ local function bound(tally, row)
   end
 end
 
+--- A tally of all queues, by id and in their order.
+local function new_tally(handle, now, most)
+  local queues, message, code = handle:queues()
+  if not queues then return nil, message, code end
+  local tally, all = { handle = handle, now = now, by_id = {}, cut = {}, most = most or LOOKED }, {}
+  for i, queue in ipairs(queues) do
+    all[i] = { name = queue.name, paused = queue.paused, limited = queue.limited or nil, ready = 0, scheduled = 0,
+      running = 0, waiting = 0, dead = 0 }
+    tally.by_id[queue.id] = all[i]
+  end
+  return tally, all, queues
+end
+
+--- Does the counting; nil, a message and a code.
+local function tried(fn)
+  local ok, trouble = pcall(fn)
+  if not ok and type(trouble) ~= "table" then error(trouble, 0) end
+  if not ok then return nil, trouble.message, trouble.code end
+  return true
+end
+
 --- Rows of all queues by name: name, paused, limited, counts per state, `oldest` and `next`. oldest:
 -- seconds that the oldest ready job has waited; next: seconds to the next due one.
 ---@param handle userdata core handle
 ---@param now integer the server's clock, µs
 ---@param bare boolean? an account that may not read history gets no count of dead jobs
+---@param most integer? rows that a statement reads, LOOKED unless told
 ---@return table[]? rows
 ---@return string? message
 ---@return string? code
-local function count_queues(handle, now, bare)
-  local queues, message, code = handle:queues()
-  if not queues then return nil, message, code end
-  local tally, all, removed = { handle = handle, now = now, by_id = {}, cut = {} }, {}, {}
-  for i, queue in ipairs(queues) do
-    all[i] = { name = queue.name, paused = queue.paused, limited = queue.limited or nil, ready = 0, scheduled = 0,
-      running = 0, waiting = 0, dead = 0 }
-    tally.by_id[queue.id], removed[i] = all[i], queue.removed
-  end
-  local ok, trouble = pcall(function()
+local function count_queues(handle, now, bare, most)
+  local tally, all, queues = new_tally(handle, now, most)
+  if not tally then return nil, all, queues end
+  local ok, message, code = tried(function()
     add_ready(tally)
     add_scheduled_and_waiting(tally)
-    add(tally, "running", ask(tally, "running", LOOKED))
+    add(tally, "running", ask(tally, "running", tally.most))
     add_dead(tally, bare)
   end)
-  if not ok and type(trouble) ~= "table" then error(trouble, 0) end
-  if not ok then return nil, trouble.message, trouble.code end
+  if not ok then return nil, message, code end
   local rows = {}
   for i, row in ipairs(all) do
     local live = row.ready + row.scheduled + row.running + row.waiting > 0
-    if live or not removed[i] then rows[#rows + 1] = row end
+    if live or not queues[i].removed then rows[#rows + 1] = row end
   end
   for _, row in ipairs(rows) do bound(tally, row) end
   table.sort(rows, function(a, b) return a.name < b.name end)
+  return rows
+end
+
+--- The same rows, with the numbers of a glance of `scale` (report/scale.lua): only dead jobs are
+-- counted here. Exact numbers go further than MOST. Each row has the glance's own as `scaled`.
+---@param handle userdata core handle
+---@param glance nightshift.Scale
+---@param facts {next: table<string, number>}
+---@return table[]? rows
+---@return string? message
+---@return string? code
+function report.scaled_queues(handle, glance, facts)
+  local tally, all, code = new_tally(handle, 0, report.GLANCED)
+  if not tally then return nil, all, code end
+  local ok, message
+  ok, message, code = tried(function() add_dead(tally) end)
+  if not ok then return nil, message, code end
+  local by_name, rows = {}, {}
+  for _, row in ipairs(all) do by_name[row.name] = row end
+  for _, one in ipairs(glance.queues) do
+    local row = by_name[one.name]
+    if row then -- it was not made meanwhile
+      row.scaled, row.next, row.oldest = one, facts.next[row.name], one.ready > 0 and one.oldest_age or nil
+      for _, state in ipairs(STATES) do row[state] = one[state] or row[state] end
+      bound({ cut = setmetatable({ dead = tally.cut.dead }, { __index = one.approximate }) }, row, true)
+      rows[#rows + 1] = row
+    end
+  end
   return rows
 end
 
@@ -181,14 +227,17 @@ function report.holders(handle)
   return holders
 end
 
---- Everything db:stats shows. `glance`: see hosts.unserved.
+--- Everything db:stats shows. A page looks at fewer rows, for which see hosts.unserved, and has its
+-- own rows of queues.
 ---@param handle userdata core handle
 ---@param glance integer?
-function report.stats(handle, glance)
+---@param given table[]? rows of queues
+function report.stats(handle, glance, given)
   local now, message, code = handle:now()
   if not now then return nil, message, code end
   local queues, holders, left
-  queues, message, code = count_queues(handle, now)
+  queues, message, code = given, nil, nil
+  if not queues then queues, message, code = count_queues(handle, now) end
   if not queues then return nil, message, code end
   holders, message, code = report.holders(handle)
   if not holders then return nil, message, code end
@@ -245,6 +294,12 @@ end
 -- it is one.
 function report.running(handle, limit, id)
   return units.rows(handle:execute("@report_running", id or core.null, id or core.null, limit))
+end
+
+--- Up to `limit` jobs that wait for another attempt, the last that failed first: `ended` is when, and
+-- `due` when it begins. Of scheduled jobs the first GLANCED are looked at.
+function report.retrying(handle, limit)
+  return units.rows(handle:execute("@report_retrying", report.GLANCED, limit))
 end
 
 --- Failed attempts of a job, oldest first.

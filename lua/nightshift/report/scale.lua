@@ -3,7 +3,7 @@
 --
 -- Invariant: an answer costs the same however many jobs there are. Up to MOST ready jobs of a queue
 -- are counted each time. A count of more is remembered: no more than a hundredth of the time goes
--- into counting.
+-- into counting. A glance counts no more than MOST rows of anything.
 
 local core = require "nightshift.core"
 local options = require "nightshift.options"
@@ -14,6 +14,7 @@ local MOST <const> = 1000 -- rows of a queue that are counted one by one; so of 
 local JOINED <const> = 5000 -- ready rows of all queues; up to so many, rows of jobs that have gone on are left out
 local LOOKED <const> = 10000 -- scheduled rows that are counted
 local RARELY <const> = 100 -- times as long as it took, a count of many rows is good
+local OLD <const> = 600000000 -- µs that a glance takes a count for
 local MINUTES <const> = 5 -- that rates are of
 local SILENT <const> = 20 -- s without a beat, after which a host's workers do not count
 local LEAST <const> = 0.001 -- s of a worker: the least for a job
@@ -88,21 +89,36 @@ local function is_good(look, at, took)
   return age >= 0 and age < RARELY * took
 end
 
+--- Is it good, or good enough for a glance?
+local function is_of_use(look, at, took)
+  return is_good(look, at, took) or look.glances and math.abs(look.now - at) < OLD
+end
+
+--- The rows of a count, and their age in seconds.
+local function taken(look, found, at, good)
+  look.stale = look.stale or not good
+  return found, (look.now - at) / 1000000
+end
+
 --- The remembered rows of some queues, and how old the oldest of them is; nil: one is not there, or
 -- too old.
 local function remembered(look, what, queues)
   local last = own[look.handle] and own[look.handle][what]
-  if last and is_good(look, last.at, last.took) then return last.found, (look.now - last.at) / 1000000 end
-  local found, oldest = {}, look.now
+  if last and is_good(look, last.at, last.took) then return taken(look, last.found, last.at, true) end
+  local found, oldest, good = {}, look.now, true
   for _, row in ipairs(ask(look, "report_scale_counted", what .. ":%")) do
     local n, at, took = row.counted:match "^(%d+),(%d+),(%d+)$"
-    if n and is_good(look, at, took) then found[row.queue_id] = { n = tonumber(n), at = tonumber(at) } end
+    if n and is_of_use(look, at, took) then
+      found[row.queue_id] = { n = tonumber(n), at = tonumber(at), good = is_good(look, at, took) }
+    end
   end
   for _, queue in ipairs(queues) do
-    if not found[queue.id] then return nil end
-    oldest = math.min(oldest, found[queue.id].at)
+    local one = found[queue.id]
+    if not one and last and is_of_use(look, last.at, last.took) then return taken(look, last.found, last.at, false) end
+    if not one then return nil end
+    oldest, good = math.min(oldest, one.at), good and one.good
   end
-  return found, (look.now - oldest) / 1000000
+  return taken(look, found, oldest, good)
 end
 
 --- Counts all rows, and remembers the larger numbers. Nil: it takes too long.
@@ -128,7 +144,8 @@ end
 --- Adds the ready jobs of queues with more than MOST.
 local function add_many(look, what, queues)
   local found, age = remembered(look, what, queues)
-  if not found then found, age = count_all(look, what) end
+  if not found and not look.glances then found, age = count_all(look, what) end
+  look.stale = look.stale or not found
   for _, queue in ipairs(queues) do
     local row = queue.row
     local n = found and found[queue.id] and found[queue.id].n or 0
@@ -168,9 +185,13 @@ end
 
 --- Adds scheduled jobs. Only among few are waits for a signal told from them.
 local function add_scheduled(look)
-  local rows, looked = ask(look, "report_scale_scheduled", LOOKED), 0
+  local most = look.glances and MOST + 1 or LOOKED
+  local rows, looked = ask(look, "report_scale_scheduled", most), 0
   for _, row in ipairs(rows) do looked = looked + row.looked end
-  if looked > MOST then return add(look, "scheduled", rows, LOOKED) end
+  if looked > MOST then
+    look.cut.waiting = look.glances or nil
+    return add(look, "scheduled", rows, most)
+  end
   rows = ask(look, "report_counts_scheduled", MOST + 1)
   add(look, "scheduled", rows, math.huge)
   for _, row in ipairs(rows) do row.n, row.next, row.looked = math.tointeger(tonumber(row.awaiting)), nil, nil end
@@ -383,13 +404,7 @@ local function read(look, names)
   return { at = units.seconds(look.now), target = look.target, queues = rows, total = total_of(look, wanted) }
 end
 
---- See db:scale. `drain_seconds` and `run` are nil where they are not known.
----@param handle userdata core handle
----@param given {queues: string[]?, target: number?} checked
----@return nightshift.Scale|nil
----@return string? message
----@return string? code
-function scale.look(handle, given)
+local function new_look(handle, target)
   local now, queues, paused, message, code
   now, message, code = handle:now()
   if not now then return nil, message, code end
@@ -397,15 +412,53 @@ function scale.look(handle, given)
   if not queues then return nil, message, code end
   paused, message, code = pauses.list(handle)
   if not paused then return nil, message, code end
-  local look = { handle = handle, now = now, target = given.target or TARGET, all = {}, by_id = {}, cut = {} }
+  local look = { handle = handle, now = now, target = target, all = {}, by_id = {}, cut = {} }
   for i, found in ipairs(queues) do
     look.all[i] = new_queue(found, paused.all ~= nil)
     look.by_id[found.id] = look.all[i]
   end
-  local ok, answer = pcall(read, look, given.queues)
+  return look
+end
+
+--- Reads the answer; nil, a message and a code.
+local function answer_of(look, names)
+  local ok, answer = pcall(read, look, names)
   if ok then return answer end
   if type(answer) ~= "table" then error(answer, 0) end
   return nil, answer.message, answer.code
+end
+
+--- See db:scale. `drain_seconds` and `run` are nil where they are not known.
+---@param handle userdata core handle
+---@param given {queues: string[]?, target: number?} checked
+---@return nightshift.Scale|nil
+---@return string? message
+---@return string? code
+function scale.look(handle, given)
+  local look, message, code = new_look(handle, given.target or TARGET)
+  if not look then return nil, message, code end
+  return answer_of(look, given.queues)
+end
+
+--- The same of all queues for a page, which does not wait for a count of many rows. It takes the last
+-- one; without any, a queue has more than MOST. Facts are `next`: seconds until the next job of a
+-- queue is due, by its name; and `stale`: scale.look would count many rows now.
+---@param handle userdata core handle
+---@return nightshift.Scale|nil
+---@return table|string|nil facts
+---@return string? code
+function scale.glance(handle)
+  local look, message, code = new_look(handle, TARGET)
+  if not look then return nil, message, code end
+  look.glances = true
+  local answer
+  answer, message, code = answer_of(look)
+  if not answer then return nil, message, code end
+  local facts = { next = {}, stale = look.stale }
+  for _, queue in ipairs(look.all) do
+    facts.next[queue.row.name] = queue.next and math.max(0, queue.next - look.now) / 1000000
+  end
+  return answer, facts
 end
 
 return scale

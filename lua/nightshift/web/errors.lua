@@ -6,7 +6,7 @@
 
 local report = require "nightshift.report"
 
-local LOOK <const>, LOOK_MORE <const> = 1000, 2500 -- dead jobs, and scheduled ones
+local LOOK <const>, LOOK_MORE <const> = 1000, 2000 -- dead jobs, and scheduled ones
 local KINDS <const> = 50
 
 local function text_of(query, key)

@@ -71,6 +71,13 @@ function Guard.is_ours(_, request)
   return authority:gsub(port, ""):lower() == request.headers.host:gsub(port, ""):lower()
 end
 
+--- Does a page of another site ask, for more than to lead a person here? Without a token it would
+-- keep streams open, and have pages made.
+function Guard.is_foreign(_, request)
+  local site, mode = request.headers["sec-fetch-site"], request.headers["sec-fetch-mode"]
+  return site ~= nil and site ~= "same-origin" and site ~= "none" and mode ~= "navigate"
+end
+
 local function cookie_of(request)
   for name, value in (request.headers.cookie or ""):gmatch "([^=;,%s]+)=([^;,%s]*)" do
     if name == COOKIE then return value end

@@ -23,13 +23,17 @@ local PAGES <const> = {
 
 local HTML <const>, TEXT <const> = "text/html; charset=utf-8", "text/plain; charset=utf-8"
 local SAID <const> = 200 -- messages for the page behind an action that are kept
+local FIELDS <const> = 1000 -- of a query or a form
 
 -- --------------------------------------------------------------------- requests
 
---- "a=1&b=2" as {a = "1", b = "2"}, the first of each; and {a = {"1"}, …}, all of them.
+--- "a=1&b=2" as {a = "1", b = "2"}, the first of each; and {a = {"1"}, …}, all of them. nil: there
+-- are too many.
 local function pairs_of(text)
-  local first, all = {}, {}
+  local first, all, n = {}, {}, 0
   for pair in text:gmatch "[^&]+" do
+    n = n + 1
+    if n > FIELDS then return nil end
     local key, value = pair:match "^([^=]*)=?(.*)$"
     key, value = layout.unquoted(key, true), layout.unquoted(value, true)
     if first[key] == nil then first[key], all[key] = value, {} end
@@ -43,6 +47,7 @@ local function is_text(text) return utf8.len(text) and not text:find "%z" end
 
 --- Are these fields, each a list?
 local function are_texts(fields)
+  if not fields then return false end
   for key, list in pairs(fields) do
     if not is_text(key) then return false end
     for _, value in ipairs(list) do
@@ -202,13 +207,14 @@ end
 -- ---------------------------------------------------------------------- actions
 
 local FORM <const> = "application/x-www-form-urlencoded"
+local NO_FIELDS <const> = "The %s must be UTF-8 without NUL, with up to " .. FIELDS .. " fields."
 
 --- Reads the form of a POST; nil: it is answered already.
 function Site:read_form(request)
   local type_of = (request.headers["content-type"] or ""):match "^[^;]*":lower():gsub("%s+$", "")
   if type_of ~= FORM then return nil, self:problem(415, "A form is expected, as " .. FORM .. ".") end
   request.form, request.form_all = pairs_of(request.body)
-  if not are_texts(request.form_all) then return nil, self:problem(400, "The form is not UTF-8.") end
+  if not are_texts(request.form_all) then return nil, self:problem(400, NO_FIELDS:format "form") end
   return true
 end
 
@@ -314,6 +320,9 @@ function Site:post(request)
 end
 
 function Site:get(request)
+  if self.guard:is_foreign(request) then
+    return 403, header(TEXT), "a page of another site may lead here, and no more\n"
+  end
   if request.path == "/login" then return self:login(request) end
   if not self.guard:admits(request) then
     local to = request.path .. (request.search ~= "" and "?" .. request.search or "")
@@ -343,7 +352,7 @@ function Site:route(request)
     return 403, header(TEXT), ("This server is not known as '%s'. Start it with --host and that name.\n"):format(
       layout.cut(request.headers.host or "", 200))
   end
-  if not self:read(request) then return self:problem(400, "The address is not UTF-8.") end
+  if not self:read(request) then return self:problem(400, NO_FIELDS:format "address") end
   if request.method == "POST" then return self:post(request) end
   if request.method ~= "GET" and request.method ~= "HEAD" then
     return 405, header(TEXT, { Allow = "GET, HEAD, POST" }), "GET, HEAD and POST only\n"

@@ -21,6 +21,7 @@ local BEAT <const> = 15 -- s between two signs of life, which find closed connec
 local BUDGET <const> = 0.3 -- s
 local FEW <const> = 5 -- pages
 local IDLE <const> = 3600 -- s to wait without a stream
+local PARTS <const> = 400000 -- bytes of HTML in an event; a stream takes a mebibyte of JSON
 
 --- The elements with a data-live key: {key = the HTML inside}. Values of attributes have no "<" or
 -- ">", for they are escaped; an element inside another one goes with that.
@@ -46,6 +47,16 @@ end
 --- An event as it is sent.
 local function event(name, value)
   return ("event: %s\ndata: %s\n\n"):format(name, core.encode(value, math.maxinteger))
+end
+
+--- The event of changed parts. Parts beyond PARTS bytes are left out, and so is one that is longer:
+-- they are as they are until a reload.
+local function change(parts)
+  local taken, left = {}, PARTS
+  for key, text in pairs(parts) do
+    if #text <= left then taken[key], left = text, left - #text end
+  end
+  return event("change", taken)
 end
 
 --- The ids of the jobs that a page of one job shows: its own, and the jobs that it links to.
@@ -106,9 +117,9 @@ local function render(self, watch, now)
     if watch.shown[key] ~= text then changed[key] = text end
   end
   watch.shown = fragments
-  if next(changed) then watch.streams = send_all(self, watch.streams, event("change", changed)) end
+  if next(changed) then watch.streams = send_all(self, watch.streams, change(changed)) end
   if #watch.new > 0 then
-    local open = send_all(self, watch.new, event("change", fragments))
+    local open = send_all(self, watch.new, change(fragments))
     watch.streams, watch.new = table.move(open, 1, #open, #watch.streams + 1, watch.streams), {}
   end
 end

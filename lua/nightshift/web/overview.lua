@@ -1,7 +1,7 @@
 --- The first page: troubles, charts of the work done, errors, queues and hosts.
 --
--- Reasons for jobs not to run stand on top, each with a link to mend it. The figures are as in
--- `nightshift status`, whose counts are bounded, and of the minutes that hosts have counted.
+-- Reasons for jobs not to run stand on top, each with a link to mend it. The figures are those of
+-- the page of queues, whose counts are bounded, and of the minutes that hosts have counted.
 --
 -- Invariant: the page costs the same however many jobs there are.
 
@@ -22,7 +22,7 @@ local STATES <const> = { "ready", "running", "scheduled", "waiting", "dead" }
 local SILENT <const> = 30 -- s; a host says that it lives every ten
 local LONG <const> = 600 -- s that a job may be ready
 local NAMED <const> = 20 -- rows of one kind that need attention
-local GLANCE <const> = 3000 -- ready and scheduled jobs that are looked at for names without a host
+local GLANCE <const> = 2000 -- ready and scheduled jobs that are looked at for names without a host
 local KINDS <const>, LOOKED <const>, TEXT <const> = 5, 300, 200 -- errors: kinds, jobs looked at, bytes
 
 -- -------------------------------------------------------------------- attention
@@ -218,7 +218,10 @@ end
 local function load(context, request)
   local db, span = context.db, span_of(request)
   local ok, kinds, tables, schedules
-  local stats, message, code = report.stats(db._handle, GLANCE)
+  local list, message, code = queues.look(db._handle, math.floor(context.now * 1000000))
+  if not list then return nil, message, code end
+  local stats
+  stats, message, code = report.stats(db._handle, GLANCE, list)
   if not stats then return nil, message, code end
   local rows
   rows, message, code = series(db, span[2])

@@ -1,11 +1,12 @@
 --- The page of queues: counts, ages and rates, how long the rest takes, and pauses.
 --
--- Invariant: counts are as in `nightshift status`, bounded; those of ready jobs as in `scale`. So the
--- page costs the same however many jobs there are.
+-- Invariant: counts are those of `scale`, bounded, and so the page costs the same however many jobs
+-- there are. A count of many ready jobs is done between requests, for later looks.
 
 local layout = require "nightshift.web.layout"
 local pauses = require("nightshift.queue").pauses
 local report = require "nightshift.report"
+local scale = require "nightshift.report.scale"
 
 local queues = {}
 
@@ -28,23 +29,33 @@ function queues.add_rates(handle, rows)
   return true
 end
 
---- Puts the numbers of `scale` into the rows: all ready jobs, rates, and how long the rest takes. An
--- account with older grants has the rates alone.
-local function add_scale(db, rows)
-  local found, message, code = db:scale()
-  if not found and code == "DENIED" then return queues.add_rates(db._handle, rows) end
-  if not found then return nil, message, code end
-  local by_name = {}
-  for _, row in ipairs(found.queues) do by_name[row.name] = row end
-  for _, row in ipairs(rows) do
-    local scaled = by_name[row.name]
-    row.scaled = scaled
-    if scaled and scaled.ready > row.ready then
-      row.ready = scaled.ready
-      if row.approximate then row.approximate.ready = scaled.approximate and scaled.approximate.ready end
-    end
+-- Handles of databases with many ready jobs, which are to be counted.
+local stale = {}
+
+--- Counts the ready jobs of one database; is one left?
+---@return boolean
+function queues.turn()
+  local handle = next(stale)
+  if not handle then return false end
+  stale[handle] = nil
+  if handle:is_open() then scale.look(handle, {}) end
+  return next(stale) ~= nil
+end
+
+--- Rows of all queues. An account with older grants has no numbers of `scale`.
+---@param handle userdata core handle
+---@param now integer the server's clock, µs
+---@return table[]|nil
+---@return string? message
+---@return string? code
+function queues.look(handle, now)
+  local glance, facts, code = scale.glance(handle)
+  if glance then
+    stale[handle] = facts.stale or nil
+    return report.scaled_queues(handle, glance, facts)
   end
-  return true
+  if code ~= "DENIED" then return nil, facts, code end
+  return report.queues(handle, now, false, report.GLANCED)
 end
 
 local ROWS <const> = layout.compile("rows of queues", [[
@@ -87,8 +98,10 @@ $(count(row, state))
 # if scales and scaled then
 <td class="number" data-label="Pushed a minute">$(per_minute(scaled.rate_in))</td>
 <td class="number" data-label="Ended a minute">$(per_minute(scaled.rate_out))</td>
-<td class="number" data-label="Done in">$(scaled.drain_seconds and h.seconds(scaled.drain_seconds) or "not known")</td>
-<td class="number" data-label="Workers">$(h.count(scaled.workers)), $(h.count(scaled.wanted)) wanted</td>
+# local many = row.approximate and row.approximate.ready
+# local rest = not many and scaled.drain_seconds and h.seconds(scaled.drain_seconds) or "not known"
+<td class="number" data-label="Done in">$(rest)</td>
+<td class="number" data-label="Workers">$(h.count(scaled.workers)), $(h.atleast(scaled.wanted, many)) wanted</td>
 # elseif scales then
 <td></td><td></td><td></td><td></td>
 # else
@@ -138,7 +151,7 @@ function queues.rows(h, stats, opts)
     return h.link("/jobs", { queue = row.name, state = state }, h.atleast(row[state], more))
   end
   local scales = false
-  for _, row in ipairs(list) do scales = scales or row.scaled ~= nil end
+  for _, row in ipairs(list) do scales = scales or not opts.brief and row.scaled ~= nil end
   local function per_minute(rate) return h.count((rate * 600 + 0.5) // 1 / 10) end
   return layout.raw(ROWS { h = h, list = list, states = STATES, left = left, removes = not opts.brief, count = count,
     scales = scales, per_minute = per_minute, to = opts.brief and "/" or nil })
@@ -146,10 +159,10 @@ end
 
 local function load(context)
   local handle = context.db._handle
-  local rows, message, code = report.queues(handle, math.floor(context.now * 1000000))
+  local rows, message, code = queues.look(handle, math.floor(context.now * 1000000))
   if not rows then return nil, message, code end
   local ok, paused
-  ok, message, code = add_scale(context.db, rows)
+  ok, message, code = queues.add_rates(handle, rows)
   if not ok then return nil, message, code end
   paused, message, code = pauses.list(handle)
   if not paused then return nil, message, code end

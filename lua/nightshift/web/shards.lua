@@ -248,9 +248,11 @@ local function make_top(self)
   function top.sign(site)
     local db, message = site:connect()
     if not db then return nil, message end
-    local parts = {}
-    for _, row in ipairs(db._handle:execute "@report_sign" or {}) do parts[#parts + 1] = row.sign or "" end
-    return table.concat(parts, " ")
+    local work, settings = {}, {}
+    for i, row in ipairs(db._handle:execute "@report_sign" or {}) do
+      work[i], settings[i] = row.work .. "/" .. row.settings, row.settings
+    end
+    return table.concat(work, " "), nil, table.concat(settings, " ")
   end
   top.database = ("%d databases"):format(#self.db._list)
   return top

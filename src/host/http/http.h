@@ -100,8 +100,8 @@ ns_status nsh_http_get(const char *address, const char *path, int64_t timeout, i
 #define NSH_MHD_CALLS(X)                                                                       \
   X(start_daemon) X(stop_daemon) X(create_response_from_buffer)                                \
   X(create_response_from_callback) X(destroy_response) X(add_response_header)                  \
-  X(queue_response) X(get_connection_values_n) X(suspend_connection) X(resume_connection)      \
-  NSH_MHD_RUN_WAIT(X)
+  X(queue_response) X(get_connection_values_n) X(get_connection_info) X(suspend_connection)    \
+  X(resume_connection) NSH_MHD_RUN_WAIT(X)
 
 typedef struct nsh_mhd_calls {
 #ifdef HAS_SERVER

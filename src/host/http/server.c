@@ -4,7 +4,8 @@
 ** A request is collected, answered by a call of the caller, and sent while later steps run. A
 ** stream is an answer that has no end. Its connection is suspended, and costs nothing, until there
 ** is text for it. What is not sent yet is bounded. A client that does not read it is cut off when
-** the connection's time is over.
+** the connection's time is over. A byte now and then keeps none for ever. A request has to come in
+** within a time, and its answer to be taken.
 **
 ** Invariant: a request is freed with its answer, a stream with its connection; both are
 ** libmicrohttpd's calls. So none outlives the server.
@@ -16,6 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "buf.h"
@@ -27,8 +29,16 @@
 #define CONNECTIONS 512u
 #define STREAMS 448u          /* of these; the rest is for pages */
 #define IDLE 20u              /* seconds of a connection that neither reads nor writes */
+#define WHOLE (60 * NS_SECOND) /* of a request that comes in, and of an answer that is taken */
 #define PENDING_MAX (1 << 20) /* bytes of a stream that are not sent yet */
 #define READ_MAX (16 << 20)   /* bytes of a body that is too long */
+
+/* A connection. */
+typedef struct client {
+  struct MHD_Connection *connection;
+  struct client *next;
+  int64_t since; /* that a request comes in, or an answer is taken; 0: the answer is a stream */
+} client;
 
 typedef struct stream {
   nsh_server *server;
@@ -59,6 +69,8 @@ struct nsh_server {
   char address[NSH_ADDRESS];
   size_t body_max;
   int64_t last; /* id */
+  client *clients;
+  int64_t swept; /* when slow ones were last looked for */
   stream *streams;
   size_t n; /* of them */
   nsh_answer *answer;
@@ -108,6 +120,54 @@ void nsh_request_stream(nsh_request *r, unsigned status) {
 #ifdef HAS_RUN_WAIT
 
 typedef enum MHD_Result result;
+
+/* ---------------------------------------------------------------- connections */
+
+static void on_connection(void *arg, struct MHD_Connection *c, void **kept,
+                          enum MHD_ConnectionNotificationCode what) {
+  nsh_server *s = arg;
+  client *k = *kept;
+  if (what == MHD_CONNECTION_NOTIFY_STARTED) {
+    k = calloc(1, sizeof *k);
+    if (k == NULL)
+      return; /* it has no limit of time */
+    *k = (client){.connection = c, .next = s->clients, .since = ns_mono_us()};
+    s->clients = k;
+    *kept = k;
+  } else if (k != NULL) {
+    client **at = &s->clients;
+    while (*at != k)
+      at = &(*at)->next;
+    *at = k->next;
+    *kept = NULL;
+    free(k);
+  }
+}
+
+/* Its time begins anew; 'endless': it has none. */
+static void begin_time(struct MHD_Connection *c, bool endless) {
+  const union MHD_ConnectionInfo *info =
+      nsh_mhd->get_connection_info(c, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+  client *k = info != NULL ? info->socket_context : NULL;
+  if (k != NULL)
+    k->since = endless ? 0 : ns_mono_us();
+}
+
+/* Ends connections that are too slow; libmicrohttpd closes them in the next step. */
+static void cut_slow(nsh_server *s) {
+  int64_t now = ns_mono_us();
+  if (now - s->swept < NS_SECOND)
+    return;
+  s->swept = now;
+  for (const client *k = s->clients; k != NULL; k = k->next) {
+    const union MHD_ConnectionInfo *info;
+    if (k->since == 0 || now - k->since < WHOLE)
+      continue;
+    info = nsh_mhd->get_connection_info(k->connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+    if (info != NULL)
+      shutdown(info->connect_fd, SHUT_RDWR);
+  }
+}
 
 /* -------------------------------------------------------------------- streams */
 
@@ -207,6 +267,7 @@ static result respond(struct MHD_Connection *c, const nsh_request *r) {
   if (made == NULL)
     return MHD_NO;
   add_headers(made, r);
+  begin_time(c, r->streams);
   sent = nsh_mhd->queue_response(c, r->status, made);
   nsh_mhd->destroy_response(made);
   return sent;
@@ -290,8 +351,9 @@ static result on_request(void *arg, struct MHD_Connection *c, const char *url, c
 static void on_end(void *arg, struct MHD_Connection *c, void **kept,
                    enum MHD_RequestTerminationCode why) {
   nsh_request *r = *kept;
-  (void)arg, (void)c, (void)why;
+  (void)arg, (void)why;
   *kept = NULL;
+  begin_time(c, false);
   if (r == NULL)
     return;
   ns_buf_free(&r->target);
@@ -310,12 +372,13 @@ static void *start_daemon(nsh_server *s, int fd) {
       MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT, CONNECTIONS,
       MHD_OPTION_CONNECTION_TIMEOUT, IDLE, MHD_OPTION_STRICT_FOR_CLIENT, 1,
       MHD_OPTION_URI_LOG_CALLBACK, on_target, s, MHD_OPTION_NOTIFY_COMPLETED, on_end, s,
-      MHD_OPTION_END);
+      MHD_OPTION_NOTIFY_CONNECTION, on_connection, s, MHD_OPTION_END);
 }
 
 static void run_daemon(nsh_server *s, int64_t wait) {
   int64_t ms = (wait + 999) / 1000;
   nsh_mhd->run_wait(s->daemon, ms > INT32_MAX ? INT32_MAX : (int32_t)ms);
+  cut_slow(s);
 }
 
 /* A server does not stop while connections are suspended. */
