@@ -1487,6 +1487,8 @@ function Job:db() end
 ---@field due number? the next start, by the queue's rate
 ---@field lifted true? it ends, once its backlog has been moved
 ---@field holds string? what keeps all waiting jobs from starting, in words
+---@field shards nightshift.LimitUse[]? of `nightshift.sharded`: of each database, the counts being of all
+---@field shard integer? of which database it is
 
 ---@class nightshift.QueueStats
 ---@field name string

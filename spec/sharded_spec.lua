@@ -281,6 +281,46 @@ describe("sharded:", function()
     assert(all:cancel { queue = "many" })
   end)
 
+  it("limits are set in all, each counts its own jobs, and a group's jobs are of one", function()
+    local q, jobs = all:queue "limits", {}
+    assert.is_true(q:limit { running = 2, group = { running = 1 } })
+    for i = 1, 6 do
+      local group = "tenant:" .. i
+      for _ = 1, 2 do
+        assert.equal(number.pick(group, NUMBERS), number.of(assert(q:push("x", i, { group = group }))))
+      end
+    end
+    local elsewhere = number.pick("tenant:1", NUMBERS) == 1 and 7 or 1
+    assert.equal(elsewhere, number.of(assert(q:push("x", 7, { group = "tenant:1", key = key_of(elsewhere) }))))
+    for _, shard in ipairs(NUMBERS) do
+      local list_of = assert(all:shard(shard):queue "limits":claim_many(9))
+      assert.is_true(#list_of <= 2)
+      table.move(list_of, 1, #list_of, #jobs + 1, jobs)
+    end
+    assert.is_true(#jobs >= 3)
+    local use = assert(q:limits())
+    assert.same({ 2, 1, #jobs, 13 - #jobs, 3 },
+      { use.running, use.group.running, use.counts.running, use.counts.waiting, #use.shards })
+    local rows = {}
+    for _, row in ipairs(assert(all:limits())) do
+      if row.queue == "limits" then rows[#rows + 1] = row.shard end
+    end
+    assert.same(NUMBERS, rows)
+    local many = table.concat(list, " ")
+    local exit, out, err = run({ "limit", "limits", "--running", "5", "--json" }, many)
+    assert.same({ 0, "" }, { exit, err })
+    assert.equal(5, nightshift.decode(out)[3].running)
+    out = select(2, run({ "limits", "limits" }, many))
+    for i, shard in ipairs(NUMBERS) do says(("shard %d (localhost/%s):"):format(shard, names[i]), out) end
+    assert.equal("INVALID", select(3, q:limit { running = 0 }))
+    assert.equal(5, q:limits().running)
+    for _, job in ipairs(jobs) do assert(job:ack()) end
+    assert.is_true(q:limit(nil))
+    assert.is_nil((q:limits()))
+    assert(all:delete { state = "done", queue = "limits" })
+    assert(all:cancel { queue = "limits" })
+  end)
+
   it("lists are merged, the newest first, page by page", function()
     local q, pushed = all:queue "lists", {}
     for i = 1, 23 do pushed[i] = assert(q:push("x", i)) end

@@ -1,6 +1,7 @@
 -- Limits of queues and of groups, from a claim's side: places, rates, order, turns.
 
 local sleep = require "nightshift.core".sleep
+local db = require "spec.support.db"
 local host = require "spec.support.host"
 local nightshift = require "nightshift"
 local nst = require "nst"
@@ -79,7 +80,7 @@ describe("a limited queue", function()
     local id = handle._handle:queue_id("api", false)
     local LEASE <const> = 987654321 -- it is written when the claim is
     handle:transaction(function()
-      local function take() return assert(handle._handle:execute("@admission_take", id, 5, LEASE, 1)) end
+      local function take() return assert(handle._handle:execute("@admission_take", id, 5, LEASE, 1, 1)) end
       assert.equal(a[2], take()[1].job)
       assert.equal(0, take()[1].job)
       assert.equal(1, count "grant")
@@ -145,6 +146,23 @@ describe("a limited queue", function()
     assert(handle:cancel(a[2]))
     next_one:ack()
     assert.equal(a[3], assert(q:claim { wait = 10 }).id)
+  end)
+
+  it("lets an ordered group go on when the job that has it is moved, or is put into another group", function()
+    assert(q:limit { group = { ordered = true } })
+    local a, b = push("a", 2), push("b", 2)
+    local heads = q:claim_many(20)
+    assert.same({ a[1], b[1] }, ids(heads))
+    for _, job in ipairs(heads) do assert(job:fail("later", { retry_in = 3600 })) end
+    assert.equal(0, #q:claim_many(20))
+    assert(handle:move { queue = "api", state = "scheduled", group = "a", to = "elsewhere" })
+    assert(handle:update(b[1], { group = "c" }))
+    assert.equal(0, q:limits().counts.full_groups)
+    local started = { assert(q:claim { wait = 10 }), assert(q:claim { wait = 10 }) }
+    assert.same({ a[2], b[2] }, ids(started))
+    for _, job in ipairs(started) do assert(job:ack()) end
+    assert(handle:run_now(b[1]))
+    assert.equal(b[1], assert(q:claim { wait = 10 }).id)
   end)
 
   it("keeps the order of a group past jobs that another session has locked, and other groups go on", function()
@@ -283,6 +301,65 @@ describe("a limited queue", function()
     assert.equal(3, (host.drain(url, script)))
     assert.is_true(nst.clock() - began < proc.limit(20))
     assert.equal(1, count "job")
+  end)
+
+  it("gives lower priorities of jobs without a group their turns, but to a strict claim", function()
+    assert(q:limit { running = 1000 })
+    local low, high = push(nil, 4, { priority = 10 }), push(nil, 100)
+    push(nil, 4, { priority = 50 })
+    local jobs = ids(q:claim_many(32, { strict = true }))
+    assert.same(table.move(high, 1, 32, 1, {}), jobs)
+    local at = {}
+    for i, id in ipairs(ids(q:claim_many(64))) do
+      for k, one in ipairs(low) do at[k] = one == id and i or at[k] end
+    end
+    assert.same({ 16, 32, 48, 64 }, at)
+    assert.equal(12, #q:claim_many(20))
+  end)
+
+  -- It stalled the queue for as long as the server kept its session.
+  it("is not kept from the rest for long by a program that freezes in the middle of a claim", function()
+    assert(q:limit { group = { running = 1 } })
+    push("a", 1)
+    push("b", 1)
+    local way = proc.proxy.start(db.shared())
+    way:tell "delay 200"
+    local other = proc.start { proc.lua, "-e", ([[
+      local nightshift = require "nightshift"
+      local db = assert(nightshift.open(%q))
+      local job = assert(db:queue "api":claim { wait = 60 })
+      print("claimed " .. job.payload[1])
+      assert(job:ack())]]):format(way:url(url)) }
+    local function is_free()
+      return #assert(handle:execute "SELECT 1 FROM nightshift_limit FOR UPDATE SKIP LOCKED") > 0
+    end
+    eventually(function() return not is_free() end)
+    other:signal "STOP"
+    way:tell "delay 0"
+    assert.is_false(is_free())
+    local began = nightshift.clock()
+    local job = assert(q:claim { wait = 60 })
+    assert.is_true(nightshift.clock() - began < proc.limit(10))
+    assert.equal("a", job.payload[1])
+    other:signal "CONT"
+    other:wait_line("^claimed b", 60)
+    assert.equal(0, (other:wait()))
+    assert(job:ack())
+    assert.equal(0, count "grant" + count "backlog" + count "job")
+  end)
+
+  it("leaves a transaction of its program all the time that it takes", function()
+    assert(q:limit { running = 1 })
+    push("a", 1)
+    assert(assert(q:claim()):ack())
+    local function idle() return handle:execute("SELECT @@idle_transaction_timeout AS n")[1].n end
+    assert.equal(5, idle())
+    assert(handle:transaction(function(tx)
+      assert.equal(0, tx:execute("SELECT @@idle_transaction_timeout AS n")[1].n)
+      return tx:queue("api"):push("call", { "a" })
+    end))
+    assert(assert(q:claim()):ack())
+    assert.equal(5, idle())
   end)
 
   it("does not wait for a claim of another session", function()

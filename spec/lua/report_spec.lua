@@ -807,6 +807,21 @@ describe("scale:", function()
     assert.equal(1200, assert(other:scale()).total.ready - 4)
   end)
 
+  -- It was 1,001 then, and so was the number of workers for millions of jobs.
+  it("supposes how many jobs there are, where counting them takes too long", function()
+    local slow = setmetatable({}, { __index = function(_, verb)
+      return function(_, what, ...)
+        if what == "@report_scale_ready_all" then return nil, "interrupted (1969)", "BUSY" end
+        return db._handle[verb](db._handle, what, ...)
+      end
+    end })
+    assert(db:execute "DELETE FROM nightshift_meta WHERE name LIKE 'ready:%'")
+    assert(db:execute "ANALYZE TABLE nightshift_ready")
+    local row = assert(require("nightshift.report.scale").look(slow, { queues = { "many" } })).queues[1]
+    assert.is_true(row.approximate.ready)
+    assert.is_true(row.ready > 1001 and row.ready <= 2400, row.ready)
+  end)
+
   it("reckons with what workers did, with those that are idle, and with the target", function()
     push("mail", 1000)
     lived "mail"

@@ -36,8 +36,9 @@ END
 
 -- name: admission_lock
 -- Params: queue. Key: PRIMARY; locks the row, unless another claim has it. No row: so it is, or the
--- limit was taken away. Whether its groups are ordered, and whether it is being taken away.
-SELECT ordered, lifted FROM nightshift_limit WHERE queue_id = ? FOR UPDATE SKIP LOCKED
+-- limit was taken away. Whether its groups are ordered, whether it is being taken away, and whether
+-- its groups take turns.
+SELECT ordered, lifted, fair FROM nightshift_limit WHERE queue_id = ? FOR UPDATE SKIP LOCKED
 
 -- name: admission_move
 -- Params: [[queue,rank,ready_at,job,run,alone,kind],…] of rows that this transaction took out of
@@ -159,14 +160,17 @@ BEGIN NOT ATOMIC
 END
 
 -- name: admission_take
--- Params: queue, jobs, lease, whether the first may be one that is to be claimed alone. Admits jobs
--- of groups that have a place and a token, and gives each a place. Gives their rows, as a claim
--- does. The last row is of job 0. Its ready_at says when another may start (µs from now; -1: that
--- is not known, or there is none to start). Its run says whether the backlog has any, alone whether
--- more groups are to be looked at.
+-- Params: queue, jobs, lease, whether the first may be one that is to be claimed alone, whether lower
+-- priorities have their turns. Admits jobs of groups that have a place and a token, and gives each a
+-- place. Gives their rows, as a claim does. The last row is of job 0. Its ready_at says when another
+-- may start (µs from now; -1: that is not known, or there is none to start). Its run says whether
+-- the backlog has any, alone whether more groups are to be looked at.
 -- Groups are looked at in the order of the limit, each of them until it can start nothing more. An
 -- ordered one waits while an earlier job of it is still in ready, as another session has the row
--- locked, or there are many. A claim that admits none drops a place that a dead holder has left.
+-- locked, or there are many. A claim that admits none drops a place that a dead holder has left. Of
+-- jobs without a group each 16th is the first of the lower lane that has waited longest.
+-- Groups before the last one are not looked for again: deleted rows that purge has not removed yet
+-- would be read each time.
 -- Keys: best or turns of group, one row; of_group of grant, as many rows as run. PRIMARY of
 -- backlog, one row, or up to the first of some kinds; of job, one row. Of ready, if groups are
 -- ordered, the first row of each lane. Locks what it changes.
@@ -175,9 +179,10 @@ BEGIN NOT ATOMIC
   DECLARE v_want INT DEFAULT ?;
   DECLARE v_lease BIGINT DEFAULT ?;
   DECLARE v_alone BOOLEAN DEFAULT ?;
+  DECLARE v_aging BOOLEAN DEFAULT ?;
   DECLARE v_looks INT DEFAULT v_want + 100;
   DECLARE v_now BIGINT DEFAULT {now};
-  DECLARE v_in, v_again, v_until, v_step, v_block, v_places BIGINT;
+  DECLARE v_in, v_again, v_until, v_step, v_block, v_places, v_held, v_more BIGINT;
   DECLARE v_out MEDIUMTEXT {bytes} DEFAULT '';
   DECLARE v_n, v_taken BIGINT DEFAULT 0;
   DECLARE l_running, l_rate, l_span, l_next, l_used, l_stopped BIGINT;
@@ -185,9 +190,11 @@ BEGIN NOT ATOMIC
   DECLARE l_window, l_g_window, l_ordered, l_fair BOOLEAN;
   DECLARE g_key VARCHAR(190) {bytes};
   DECLARE g_next, g_used, g_stopped, g_head, g_served BIGINT;
-  DECLARE b_rank TINYINT UNSIGNED;
+  DECLARE v_served, g_at BIGINT DEFAULT 0;
+  DECLARE g_rank TINYINT UNSIGNED DEFAULT 0;
+  DECLARE b_rank, v_low TINYINT UNSIGNED;
   DECLARE b_at, b_id, b_run, b_kind, b_live, v_left BIGINT;
-  DECLARE b_alone BOOLEAN;
+  DECLARE b_alone, b_fits, b_stands BOOLEAN;
   SELECT running, rate, rate_span, rate_window, next_at, used, stopped, group_running, group_rate,
     group_span, group_window, ordered, fair
   INTO l_running, l_rate, l_span, l_window, l_next, l_used, l_stopped, l_g_running, l_g_rate,
@@ -229,79 +236,82 @@ BEGIN NOT ATOMIC
   WHILE v_want > 0 AND v_looks > 0 DO
     SET v_looks = v_looks - 1, g_key = NULL;
     IF l_fair THEN
-      SELECT group_key, next_at, used, stopped, head, served
-      INTO g_key, g_next, g_used, g_stopped, g_head, g_served
-      FROM nightshift_group FORCE INDEX (turns) WHERE queue_id = v_queue AND blocked = 0
+      SELECT group_key, rank, ready_at, next_at, used, stopped, head, served
+      INTO g_key, g_rank, g_at, g_next, g_used, g_stopped, g_head, g_served
+      FROM nightshift_group FORCE INDEX (turns)
+      WHERE queue_id = v_queue AND blocked = 0 AND served >= v_served
       ORDER BY queue_id, blocked, served, ready_at LIMIT 1;
     ELSE
-      SELECT group_key, next_at, used, stopped, head, served
-      INTO g_key, g_next, g_used, g_stopped, g_head, g_served
-      FROM nightshift_group FORCE INDEX (best) WHERE queue_id = v_queue AND blocked = 0
+      SELECT group_key, rank, ready_at, next_at, used, stopped, head, served
+      INTO g_key, g_rank, g_at, g_next, g_used, g_stopped, g_head, g_served
+      FROM nightshift_group FORCE INDEX (best)
+      WHERE queue_id = v_queue AND blocked = 0 AND (rank > g_rank OR rank = g_rank AND ready_at >= g_at)
       ORDER BY queue_id, blocked, rank, ready_at, job_id LIMIT 1;
     END IF;
     IF g_key IS NULL THEN
       SET v_looks = -1;
     ELSE
-      SET v_block = 0, b_id = NULL;
+      SET v_block = 0, b_id = NULL, v_more = NULL, v_low = 0, v_served = g_served;
+      SET v_places = IF(g_key = '', NULL, IF(l_ordered, 1, l_g_running));
       IF g_head IS NOT NULL THEN
         SET b_live = NULL;
-        SELECT id INTO b_live FROM nightshift_job WHERE id = g_head;
+        SELECT id INTO b_live FROM nightshift_job
+        WHERE id = g_head AND queue_id = v_queue AND group_key = g_key;
         SET g_head = b_live;
       END IF;
       IF g_stopped > v_now THEN
         SET v_block = g_stopped;
-      ELSEIF g_key <> '' THEN
-        SET v_places = IF(l_ordered, 1, l_g_running);
-        IF v_places IS NOT NULL THEN
-          SELECT v_places - COUNT(*) INTO v_n FROM nightshift_grant g FORCE INDEX (of_group)
-          LEFT JOIN nightshift_lease l ON l.id = g.lease
-          WHERE g.queue_id = v_queue AND g.group_key = g_key
-            AND (l.id IS NOT NULL OR g.lease = v_lease);
-          SET v_block = IF(v_n > 0, 0, 1);
+      ELSEIF g_key <> '' AND l_g_rate IS NOT NULL AND l_g_window THEN
+        SET v_until = v_now - v_now MOD l_g_span;
+        IF g_next <> v_until THEN
+          SET g_next = v_until, g_used = 0;
         END IF;
-        IF v_block = 0 AND l_g_rate IS NOT NULL THEN
-          IF l_g_window THEN
-            SET v_until = v_now - v_now MOD l_g_span;
-            IF g_next <> v_until THEN
-              SET g_next = v_until, g_used = 0;
-            END IF;
-            SET v_block = IF(g_used < l_g_rate, 0, v_until + l_g_span);
-          ELSE
-            SET v_step = l_g_span DIV l_g_rate, g_next = GREATEST(g_next, v_now);
-            SET v_until = g_next + v_step - l_g_span;
-            SET v_block = IF(v_until <= v_now, 0, v_until);
-          END IF;
-        END IF;
+        SET v_block = IF(g_used < l_g_rate, 0, v_until + l_g_span);
+      ELSEIF g_key <> '' AND l_g_rate IS NOT NULL THEN
+        SET v_step = l_g_span DIV l_g_rate, g_next = GREATEST(g_next, v_now);
+        SET v_until = g_next + v_step - l_g_span;
+        SET v_block = IF(v_until <= v_now, 0, v_until);
+      ELSEIF g_key = '' AND v_aging AND g_used MOD 16 = 15 THEN
+        SELECT rank INTO v_low
+        FROM (SELECT rank, MIN(ready_at) AS ready_at FROM nightshift_backlog FORCE INDEX (PRIMARY)
+          WHERE queue_id = v_queue AND group_key = '' AND rank > g_rank GROUP BY rank) m
+        ORDER BY ready_at LIMIT 1;
       END IF;
-      IF v_block = 0 AND l_ordered AND g_key <> '' THEN
-        SELECT rank, ready_at, job_id, run, alone, kind
-        INTO b_rank, b_at, b_id, b_run, b_alone, b_kind
-        FROM nightshift_backlog FORCE INDEX (PRIMARY)
-        WHERE queue_id = v_queue AND group_key = g_key
-        ORDER BY queue_id, group_key, rank, ready_at, job_id LIMIT 1;
-        IF g_head IS NOT NULL AND b_id <> g_head THEN
-          SET b_id = NULL, v_block = v_now + 1000000;
-        ELSEIF b_id IS NOT NULL AND (b_alone AND NOT v_alone
-            OR (SELECT 1 FROM (SELECT b_kind AS kind) k WHERE TRUE /*kinds*/) IS NULL) THEN
-          SET b_id = NULL, v_block = 1;
-        ELSEIF g_head IS NULL AND b_at >= v_left THEN
+      WHILE v_block = 0 AND b_id IS NULL DO
+        SELECT b.rank, b.ready_at, b.job_id, b.run, b.alone, b.kind,
+          (v_alone OR NOT b.alone) /*kinds*/,
+          j.id IS NOT NULL AND l.id IS NULL AND COALESCE(g.lease <> v_lease, TRUE),
+          (SELECT COUNT(*) FROM nightshift_grant h FORCE INDEX (of_group)
+            LEFT JOIN nightshift_lease c ON c.id = h.lease
+            WHERE v_places IS NOT NULL AND h.queue_id = v_queue AND h.group_key = g_key
+              AND (c.id IS NOT NULL OR h.lease = v_lease)),
+          (SELECT 1 FROM nightshift_backlog o FORCE INDEX (PRIMARY)
+            WHERE o.queue_id = v_queue AND o.group_key = g_key AND o.job_id <> b.job_id LIMIT 1)
+        INTO b_rank, b_at, b_id, b_run, b_alone, b_kind, b_fits, b_stands, v_held, v_more
+        FROM nightshift_backlog b FORCE INDEX (PRIMARY)
+        LEFT JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = b.job_id AND j.run = b.run
+          AND j.queue_id = v_queue AND j.unmet = 0 AND COALESCE(j.group_key, '') = g_key
+        LEFT JOIN nightshift_grant g FORCE INDEX (PRIMARY) ON g.job_id = j.id AND g.run = j.run
+        LEFT JOIN nightshift_lease l FORCE INDEX (PRIMARY) ON l.id = g.lease
+        WHERE b.queue_id = v_queue AND b.group_key = g_key AND b.rank >= v_low
+          AND (l_ordered AND g_key <> '' OR (v_alone OR NOT b.alone) /*kinds*/)
+        ORDER BY b.queue_id, b.group_key, b.rank, b.ready_at, b.job_id LIMIT 1;
+        IF b_id IS NULL AND v_low > 0 THEN
+          SET v_low = 0;
+        ELSEIF b_id IS NULL OR v_held >= v_places OR NOT b_fits THEN
+          SET v_block = 1;
+        ELSEIF l_ordered AND g_key <> '' AND b_id <> g_head THEN
+          SET v_block = v_now + 1000000;
+        ELSEIF l_ordered AND g_key <> '' AND g_head IS NULL AND b_at >= v_left THEN
           SELECT COUNT(*) = 100 OR COALESCE(SUM(j.group_key = g_key), 0) > 0 INTO b_live
           FROM (SELECT job_id, run FROM nightshift_ready FORCE INDEX (PRIMARY)
             WHERE queue_id = v_queue AND job_id > 0
               AND (ready_at < b_at OR ready_at = b_at AND job_id < b_id) LIMIT 100) r
           LEFT JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = r.job_id AND j.run = r.run;
-          IF b_live = 1 THEN
-            SET b_id = NULL, v_block = v_now + 20000;
-          END IF;
+          SET v_block = IF(b_live = 1, v_now + 20000, 0);
         END IF;
-      ELSEIF v_block = 0 THEN
-        SELECT rank, ready_at, job_id, run, alone, kind
-        INTO b_rank, b_at, b_id, b_run, b_alone, b_kind
-        FROM nightshift_backlog FORCE INDEX (PRIMARY)
-        WHERE queue_id = v_queue AND group_key = g_key AND (v_alone OR NOT alone) /*kinds*/
-        ORDER BY queue_id, group_key, rank, ready_at, job_id LIMIT 1;
-      END IF;
-      IF b_id IS NOT NULL THEN
+      END WHILE;
+      IF v_block = 0 THEN
         DELETE FROM nightshift_backlog
         WHERE queue_id = v_queue AND group_key = g_key AND rank = b_rank AND ready_at = b_at
           AND job_id = b_id;
@@ -309,14 +319,7 @@ BEGIN NOT ATOMIC
           SIGNAL SQLSTATE '70100' SET MYSQL_ERRNO = 1317,
             MESSAGE_TEXT = 'the statement was interrupted';
         END IF;
-        SET b_live = NULL;
-        SELECT 1 INTO b_live FROM nightshift_job j
-        LEFT JOIN nightshift_grant g ON g.job_id = j.id AND g.run = j.run
-        LEFT JOIN nightshift_lease l ON l.id = g.lease
-        WHERE j.id = b_id AND j.run = b_run AND j.queue_id = v_queue AND j.unmet = 0
-          AND COALESCE(j.group_key, '') = g_key
-          AND l.id IS NULL AND (g.lease IS NULL OR g.lease <> v_lease);
-        IF b_live = 1 THEN
+        IF b_stands THEN
           REPLACE INTO nightshift_grant (job_id, run, queue_id, group_key, lease, since)
           VALUES (b_id, b_run, v_queue, g_key, v_lease, v_now);
           SET v_out = CONCAT(v_out, IF(v_out = '', '', ','), '[', b_rank, ',', b_at, ',', b_id, ',',
@@ -329,10 +332,12 @@ BEGIN NOT ATOMIC
         END IF;
       END IF;
       SET v_places = NULL;
-      SELECT rank, ready_at, job_id INTO b_rank, b_at, v_places
-      FROM nightshift_backlog FORCE INDEX (PRIMARY)
-      WHERE queue_id = v_queue AND group_key = g_key
-      ORDER BY queue_id, group_key, rank, ready_at, job_id LIMIT 1;
+      IF v_block > 0 OR v_more IS NOT NULL THEN
+        SELECT rank, ready_at, job_id INTO b_rank, b_at, v_places
+        FROM nightshift_backlog FORCE INDEX (PRIMARY)
+        WHERE queue_id = v_queue AND group_key = g_key
+        ORDER BY queue_id, group_key, rank, ready_at, job_id LIMIT 1;
+      END IF;
       IF v_places IS NULL AND g_head IS NULL AND GREATEST(g_next, g_stopped) <= v_now THEN
         DELETE FROM nightshift_group WHERE queue_id = v_queue AND group_key = g_key;
       ELSEIF v_places IS NULL THEN
@@ -342,8 +347,7 @@ BEGIN NOT ATOMIC
         WHERE queue_id = v_queue AND group_key = g_key;
       ELSE
         UPDATE nightshift_group SET rank = b_rank, ready_at = b_at, job_id = v_places,
-          served = g_served, next_at = g_next, used = g_used, head = g_head,
-          blocked = IF(b_id IS NULL AND v_block = 0, 1, v_block)
+          served = g_served, next_at = g_next, used = g_used, head = g_head, blocked = v_block
         WHERE queue_id = v_queue AND group_key = g_key;
       END IF;
     END IF;

@@ -3,7 +3,8 @@
 --
 -- Invariant: an answer costs the same however many jobs there are. Up to MOST ready jobs of a queue
 -- are counted each time. A count of more is remembered: no more than a hundredth of the time goes
--- into counting. A glance counts no more than MOST rows of anything.
+-- into counting. Where they are too many to be counted, it is what the server supposes. A glance
+-- counts no more than MOST rows of anything.
 
 local core = require "nightshift.core"
 local options = require "nightshift.options"
@@ -121,6 +122,17 @@ local function remembered(look, what, queues)
   return taken(look, found, oldest, good)
 end
 
+--- As many rows as the server supposes, for plans, that each queue has.
+local function guess_all(look, what, queues)
+  local found = {}
+  for _, queue in ipairs(queues) do
+    local n = ask(look, ("report_scale_%s_guess"):format(what), queue.id)[1].rows
+    found[queue.id] = { n = math.tointeger(tonumber(n)) or 0 }
+    queue.cut = { ready = true }
+  end
+  return found
+end
+
 --- Counts all rows, and remembers the larger numbers. Nil: it takes too long.
 local function count_all(look, what)
   local handle, began = look.handle, core.clock()
@@ -146,6 +158,7 @@ local function add_many(look, what, queues)
   local found, age = remembered(look, what, queues)
   if not found and not look.glances then found, age = count_all(look, what) end
   look.stale = look.stale or not found
+  if not found and not look.glances then found = guess_all(look, what, queues) end
   for _, queue in ipairs(queues) do
     local row = queue.row
     local n = found and found[queue.id] and found[queue.id].n or 0

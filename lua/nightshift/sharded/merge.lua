@@ -185,6 +185,27 @@ function merge.queues(lists)
   return queues
 end
 
+--- A limit like this one, of no database yet: its counts are 0.
+function merge.first_limit(row, missing)
+  local sum = { counts = { waiting = 0, groups = 0, full_groups = 0 }, shards = {}, missing = missing }
+  for _, key in ipairs { "queue", "running", "rate", "backlog", "group" } do sum[key] = row[key] end
+  return sum
+end
+
+--- Adds the limit of a database, with its counts.
+function merge.add_limit(sum, row, shard)
+  row.shard = shard
+  table.insert(sum.shards, row)
+  for key, n in pairs(row.counts) do
+    if key ~= "capped" then sum.counts[key] = (sum.counts[key] or 0) + n end
+  end
+  for key in pairs(row.counts.capped or {}) do
+    sum.counts.capped = sum.counts.capped or {}
+    sum.counts.capped[key] = true
+  end
+  sum.full = sum.full or row.full
+end
+
 local function add_unserved(list, by_name, one)
   local key = one.queue .. "\0" .. one.name
   local sum = by_name[key]
@@ -281,8 +302,13 @@ local function by_name(a, b)
   return (a.shard or 0) < (b.shard or 0)
 end
 
+local function by_queue(a, b)
+  if a.queue ~= b.queue then return a.queue < b.queue end
+  return (a.shard or 0) < (b.shard or 0)
+end
+
 -- Lists that are put one behind the other, and their order.
-local LISTS <const> = { schedules = by_name, slots = by_name, retention = false }
+local LISTS <const> = { schedules = by_name, slots = by_name, retention = false, limits = by_queue }
 
 local MERGED <const> = { jobs = jobs, errors = errors, stats = stats, series = series, audit = audit }
 

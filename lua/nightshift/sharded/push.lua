@@ -1,11 +1,14 @@
 --- Pushes to several databases: which of them a job goes to.
 --
 -- A job goes to the shard of its key. Without one it goes where its parent is, or a job that it
--- waits for, or as its unique key says. Else it goes to the next shard that answers. Where these
--- differ a push is refused, since trees and unique keys stay within one database.
+-- waits for, or as its unique key says. Where these differ a push is refused, since trees and unique
+-- keys stay within one database. Else its group says where, as if that were the key: so limits of
+-- groups and their order hold for all databases. A job with none of these goes to the next shard
+-- that answers.
 --
 -- Invariant: a push that may be written is not tried elsewhere.
 
+local merge = require "nightshift.sharded.merge"
 local number = require "nightshift.sharded.number"
 local options = require "nightshift.options"
 
@@ -65,6 +68,10 @@ local function route(self, inside, verb, given)
   if good then good, message, code = join_list(self, inside, found, given.after) end
   if not good then return nil, message, code end
   local unique = not key and unique_of(given)
+  if not unique and not found.shard and type(given.group) == "string" then
+    found.shard, message, code = inside.of_key(self, given.group)
+    if not found.shard then return nil, message, code end
+  end
   if not unique then return found.shard or false, rest end
   local shard
   shard, message, code = inside.of_key(self, unique)
@@ -202,6 +209,40 @@ for _, verb in ipairs { "pause", "resume" } do
     if not done then return nil, ("there is no queue '%s'"):format(own), "NOT_FOUND" end
     return true
   end
+end
+
+--- Limits the queue in every database, as q:limit: each counts its own jobs.
+function queue:limit(given, extra)
+  local of, inside = live(self, "limit")
+  options.no_more("limit", "a table, or nil", extra)
+  local own = self.name
+  local values, missing, code = inside.on_all(of, function(db)
+    local q = db:queue(own)
+    return options.values(q:limit(given))
+  end)
+  if not values then return nil, missing, code end
+  if missing then return nil, "done in the databases that answer; " .. missing[1].message, "GONE" end
+  return true
+end
+
+--- The limit of the first database that has one, with the counts of all; a bare nil: none has.
+-- `shards` has the limit of each, as q:limits; `missing` those that are away.
+function queue:limits()
+  local of, inside = live(self, "limits")
+  local own, sum = self.name, nil
+  local values, missing, code = inside.on_all(of, function(db)
+    local q = db:queue(own)
+    local row, message, problem = q:limits()
+    return row or not message and false, message, problem
+  end)
+  if not values then return nil, missing, code end
+  for _, one in ipairs(values) do
+    if one.value then
+      sum = sum or merge.first_limit(one.value, missing)
+      merge.add_limit(sum, one.value, one.shard.number)
+    end
+  end
+  return sum
 end
 
 --- Counts of all databases, as q:stats; `missing` has those that are away.

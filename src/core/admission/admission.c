@@ -22,6 +22,7 @@ ns_status ns_admission_lock(ns_db *db, int64_t queue_id, ns_admission *a, ns_err
     a->locked = true;
     a->ordered = row[0].i != 0;
     a->lifted = row[1].i != 0;
+    a->fair = row[2].i != 0;
   }
   return st;
 }
@@ -50,7 +51,7 @@ ns_status ns_admission_lift(ns_db *db, const ns_admission *a, size_t n, bool *mo
 ns_status ns_admission_take(ns_db *db, const ns_admission *a, ns_bytes text, size_t want,
                             int64_t lease, bool alone, ns_stmt **s, ns_err *err) {
   const ns_value params[] = {ns_vint(a->queue_id), ns_vint((int64_t)want), ns_vint(lease),
-                             ns_vint(alone)};
+                             ns_vint(alone), ns_vint(!db->claim.strict)};
   ns_status st = ns_db_prepared(db, s, text, err);
   ns_assert(a->locked && !a->lifted && db->in_tx);
   return st == NS_OK ? ns_stmt_run(db->link, *s, params, err) : st;

@@ -23,6 +23,8 @@ typedef struct ns_admission_memory {
   bool limited;       /* as the last look at the queues has said; else the rest is 0 */
   bool backlog;       /* jobs waited in the backlog after the last claim */
   size_t move_most;   /* rows that are moved there at once; 0: not known */
+  size_t wanted;      /* jobs, by the claim under way */
+  bool sated;         /* the last one has got all that it wanted, and the backlog has more */
   int64_t again_at;   /* when another job may start; 0: that is not known */
   int64_t rest_until; /* no look before, as nothing could start */
   bool starts;         /* it is known when another may start */
@@ -51,8 +53,8 @@ ns_status ns_admission_run(ns_db *db, ns_admission_memory *m, const ns_admission
                            ns_stmt **s, bool *lifted, ns_err *err);
 
 /* The last row of that answer has been read. 'in': when to look again (µs, -1: not known); 'more':
-** there are more groups to be looked at; 'none': no job was admitted. */
-void ns_admission_learn(ns_admission_memory *m, int64_t in, bool backlog, bool more, bool none);
+** there are more groups to be looked at; 'n': jobs that were admitted. */
+void ns_admission_learn(ns_admission_memory *m, int64_t in, bool backlog, bool more, size_t n);
 
 /* 'in' (µs, -1: any time), or less: when a job of this queue may start. */
 int64_t ns_admission_next(const ns_admission_memory *m, int64_t in);
@@ -67,6 +69,7 @@ typedef struct ns_admission {
   int64_t queue_id;
   bool locked;  /* by this transaction; else another claim admits, or there is no limit */
   bool ordered; /* its groups are */
+  bool fair;    /* they take turns */
   bool lifted;  /* the limit was taken away, and rows go back to ready */
 } ns_admission;
 

@@ -1,19 +1,24 @@
 /*
 ** A claim of a limited queue. Rows of ready go into the backlog, as many as take some milliseconds;
-** then jobs of the backlog are admitted. A claim that finds another one at it comes back soon.
+** then jobs of the backlog are admitted. While the backlog has enough for each claim, a third of
+** that time is given to moving. It is not where groups take turns: any row may be of the next one.
+** A claim that finds another one at it comes back soon.
 **
 ** Invariants: rows of all names are moved, whichever names the claim is of, so that an ordered
-** group has no gaps. What a claim remembers only says when the next look is worth it.
+** group has no gaps. What a claim remembers only says when the next look is worth it. No claim has
+** the lock for long: its session ends when it freezes within the transaction (ns_db_hurry).
 */
 #include "admission/admission.h"
 
 #include "clock.h"
+#include "db/db.h"
 #include "err.h"
 
 #define MOVE_MOST 1000
 #define MOVE_LEAST 50
 #define MOVE_FIRST 250
-#define MOVE_TIME INT64_C(3000)      /* µs that a move may take */
+#define MOVE_TIME INT64_C(3000)      /* µs that a move may take, */
+#define SATED 3                      /* ... or a third of it, where the backlog has enough */
 #define LOCKED_AGAIN INT64_C(2000)   /* µs: another claim admits */
 #define REST INT64_C(15000)          /* ... nothing could start; other queues have jobs */
 #define FALLBACK NS_SECOND           /* ... a place is to become free, which a ring tells of */
@@ -27,6 +32,12 @@ static void learn_pace(ns_admission_memory *m, size_t n, int64_t took) {
   m->move_most = fit < MOVE_LEAST ? MOVE_LEAST : fit > MOVE_MOST ? MOVE_MOST : fit;
 }
 
+/* Rows that are moved at once: enough for the claim, if the backlog were empty. */
+static size_t moves(const ns_admission *a, const ns_admission_memory *m, size_t want) {
+  size_t most = m->move_most / SATED > want ? m->move_most / SATED : want;
+  return m->sated && !a->fair && most < m->move_most ? most : m->move_most;
+}
+
 /* From ready into the backlog; there may be more in ready. */
 static ns_status move(ns_db *db, const ns_admission *a, ns_admission_memory *m,
                       const ns_admission_claim *c, ns_err *err) {
@@ -34,10 +45,12 @@ static ns_status move(ns_db *db, const ns_admission *a, ns_admission_memory *m,
   int64_t start = ns_mono_us();
   size_t n = 0;
   ns_status st;
+  size_t most;
   if (m->move_most == 0)
     m->move_most = MOVE_FIRST;
-  st = c->take(db, c->arg, m->move_most, &list, &n, err);
-  m->more = n >= m->move_most;
+  most = moves(a, m, c->want);
+  st = c->take(db, c->arg, most, &list, &n, err);
+  m->more = n >= most;
   m->moved = n;
   if (st == NS_OK && n > 0) {
     st = ns_admission_move(db, a, &list, n, err);
@@ -61,11 +74,13 @@ ns_status ns_admission_run(ns_db *db, ns_admission_memory *m, const ns_admission
   ns_status st;
   *s = NULL;
   *lifted = false;
+  m->wanted = c->want;
   if (ns_mono_us() < m->rest_until) {
     m->again_at = m->rest_until; /* what the claimer was woken for may have freed a place */
     return NS_OK;
   }
-  if ((st = ns_admission_lock(db, c->queue_id, &a, err)) != NS_OK)
+  if ((st = ns_db_hurry(db, err)) != NS_OK ||
+      (st = ns_admission_lock(db, c->queue_id, &a, err)) != NS_OK)
     return st;
   if (!a.locked) {
     m->again_at = ns_mono_us() + ns_jitter(LOCKED_AGAIN, 0.5);
@@ -78,8 +93,10 @@ ns_status ns_admission_run(ns_db *db, ns_admission_memory *m, const ns_admission
   return ns_admission_take(db, &a, c->text, c->want, c->lease, c->alone, s, err);
 }
 
-void ns_admission_learn(ns_admission_memory *m, int64_t in, bool backlog, bool more, bool none) {
+void ns_admission_learn(ns_admission_memory *m, int64_t in, bool backlog, bool more, size_t n) {
   int64_t now = ns_mono_us();
+  bool none = n == 0;
+  m->sated = backlog && n >= m->wanted;
   m->backlog = backlog;
   m->starts = backlog && (in >= 0 || more || m->more);
   if (!none || m->admitted_at == 0)

@@ -398,7 +398,7 @@ static ns_status collect_admitted(ns_db *db, ns_claim_queue *q, ns_stmt *s, ns_c
   if (out->n == before || out->items[out->n - 1].id != 0) /* a KILL may look like an answer */
     return ns_fail(err, NS_EBUSY, "the statement was interrupted");
   last = &out->items[--out->n];
-  ns_admission_learn(&q->admission, last->ready_at, last->run != 0, last->alone, out->n == before);
+  ns_admission_learn(&q->admission, last->ready_at, last->run != 0, last->alone, out->n - before);
   for (size_t i = before; i < out->n; i++)
     out->items[i].limited = out->items[i].beyond = true;
   return NS_OK;

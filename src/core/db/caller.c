@@ -443,7 +443,8 @@ static void clean_session(ns_db *db) {
   if (!done)
     ns_db_leave_session(db);
   else
-    db->session = (ns_left_behind){.place = db->session.place};
+    db->session = (ns_left_behind){.place = db->session.place,
+                                   .hurried = !db->session.marked && db->session.hurried};
 }
 
 void ns_session_bar(ns_db *db, bool yes) {

@@ -74,6 +74,7 @@ typedef struct ns_left_behind {
   bool doubtful; /* the last of it may have */
   bool tables;   /* it has locked tables, which a transaction would unlock, */
   int locking;   /* and the last of it does, 1, or unlocks them, -1, where it works */
+  bool hurried;  /* ns_db_hurry */
 } ns_left_behind;
 
 /* The configuration with the URL filled in; strings borrowed from 'db'. */
@@ -82,6 +83,14 @@ const ns_config *ns_db_config(const ns_db *db, ns_config *room);
 /* Connects if need be, also when the server has hung up while we were idle.
 ** Inside a transaction of ours it never reconnects. */
 ns_status ns_db_ready(ns_db *db, ns_err *err);
+
+/* From now on the server ends this session, with its locks, when it is idle within a transaction of
+** ours for five seconds. Its process is frozen then, or the network. Does nothing in the caller's
+** transaction. */
+ns_status ns_db_hurry(ns_db *db, ns_err *err);
+
+/* A transaction of the caller's is about to begin, which may take its time. */
+ns_status ns_db_take_time(ns_db *db, ns_err *err);
 
 /* Connects once, and tells the parts. Errors: GONE, DENIED, SERVER, SCHEMA. */
 ns_status ns_db_connect(ns_db *db, ns_err *err);

@@ -354,6 +354,29 @@ ns_status ns_db_ready(ns_db *db, ns_err *err) {
   return reconnect(db, err);
 }
 
+/* ---------------------------------------------- idle within a transaction */
+
+#define HURRY                                                                                      \
+  "SET SESSION idle_transaction_timeout=5,idle_write_transaction_timeout=5,"                       \
+  "idle_readonly_transaction_timeout=5"
+#define TAKE_TIME                                                                                  \
+  "SET SESSION idle_transaction_timeout=DEFAULT,idle_write_transaction_timeout=DEFAULT,"           \
+  "idle_readonly_transaction_timeout=DEFAULT"
+
+ns_status ns_db_hurry(ns_db *db, ns_err *err) {
+  if (db->session.hurried || db->user_tx)
+    return NS_OK;
+  db->session.hurried = true;
+  return ns_link_send(db->link, HURRY, err);
+}
+
+ns_status ns_db_take_time(ns_db *db, ns_err *err) {
+  if (!db->session.hurried)
+    return NS_OK;
+  db->session.hurried = false;
+  return ns_db_text(db, TAKE_TIME, err);
+}
+
 /* ------------------------------------------------------------- the clock */
 
 int64_t ns_now(const ns_db *db) {

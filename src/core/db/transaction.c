@@ -329,7 +329,7 @@ ns_status ns_begin(ns_db *db, ns_err *err) {
     return ns_fail(err, NS_ESTATE, "a transaction is open already; they do not nest");
   if ((st = ns_db_ready(db, err)) == NS_OK && (st = ns_db_session_begins(db, err)) != NS_OK)
     return st;
-  if (st == NS_OK)
+  if (st == NS_OK && (st = ns_db_take_time(db, err)) == NS_OK)
     st = ns_db_text(db, "START TRANSACTION", err);
   if (st == NS_EGONE && (st = ns_db_ready(db, err)) == NS_OK) /* as in ns_db_run */
     st = ns_db_text(db, "START TRANSACTION", err);
