@@ -71,6 +71,21 @@ describe("a limited queue", function()
     assert.equal("b", q:claim().payload[1])
   end)
 
+  it("has the places of jobs that ran when it was set back with each of them", function()
+    push("a", 8)
+    local jobs = q:claim_many(5)
+    assert(q:limit { running = 3 })
+    for i = 1, 3 do assert(jobs[i]:ack()) end
+    local sixth = assert(q:claim { wait = 10 })
+    assert.equal(3, q:limits().counts.running)
+    assert(jobs[4]:ack()) -- the limit is known by now
+    assert.equal(2, q:limits().counts.running)
+    assert.is_truthy(q:claim { wait = 10 })
+    assert.is_nil(q:claim())
+    assert(sixth:ack())
+    assert.equal("a", assert(q:claim { wait = 10 }).payload[1])
+  end)
+
   it("keeps the places of a claim that asks twice, as those of hosts with several queues do", function()
     assert(q:limit { group = { running = 1 } })
     local a = push("a", 2)
