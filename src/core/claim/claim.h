@@ -164,6 +164,10 @@ typedef struct ns_leases {
 
 void ns_claim_leases_free(ns_leases *l);
 
+/* May the run have a place under a limit? From its claim, or as the queue is known to have a limit
+** since. */
+bool ns_claim_may_have_place(const ns_db *db, const ns_claimed *c);
+
 /* A place of this queue is free: the next claim looks at once. */
 void ns_claim_place_freed(ns_db *db, int64_t queue_id);
 

@@ -376,7 +376,7 @@ bool ns_settle_one_open(ns_db *db, const ns_verdict *v) {
   bool is_plain = v->kind == NS_ACK && v->nchildren == 0 && !v->printed && !ns_verdict_written(v);
   bool is_ours = !db->is_host && !db->user_tx && db->settle.blamed == 0 && !db->settle.forgets;
   return c != NULL && is_plain && is_ours && b->span == 0 && c->heard == 0 && !c->shown &&
-         !c->granted && is_one(db, c);
+         !ns_claim_may_have_place(db, c) && is_one(db, c);
 }
 
 static ns_status end_row(ns_db *db, const ns_verdict *v, const ns_claimed *c, int64_t lease,
