@@ -200,18 +200,20 @@ describe("the pages of nightshift web in a browser:", function()
     end
   end)
 
-  it("each fits on a phone, 360 pixels wide", function()
-    b:size(360, 740)
-    for _, path in ipairs(paths) do
+  it("each fits on a phone, 360 pixels wide, and on a tablet", function()
+    local function wide(path)
       b:go(web.at .. path)
-      local wide = b:run [[
+      return b:run [[
         const wide = document.documentElement.clientWidth;
         if (document.documentElement.scrollWidth <= innerWidth) return "";
         return [...document.querySelectorAll("body *")].filter((item) =>
           item.getBoundingClientRect().right > wide + 1 && !item.closest(".scroll, pre"))
           .slice(0, 5).map((item) => item.outerHTML.slice(0, 160)).join("\n") || "wide";
       ]]
-      assert.equal("", wide, path)
+    end
+    for _, width in ipairs { 360, 800 } do
+      b:size(width, 740)
+      for _, path in ipairs(paths) do assert.equal("", wide(path), path) end
     end
   end)
 
