@@ -71,6 +71,21 @@ describe("a limited queue", function()
     assert.equal("b", q:claim().payload[1])
   end)
 
+  it("has the places of jobs that ran when it was set back with each of them", function()
+    push("a", 8)
+    local jobs = q:claim_many(5)
+    assert(q:limit { running = 3 })
+    for i = 1, 3 do assert(jobs[i]:ack()) end
+    local sixth = assert(q:claim { wait = 10 })
+    assert.equal(3, q:limits().counts.running)
+    assert(jobs[4]:ack()) -- the limit is known by now
+    assert.equal(2, q:limits().counts.running)
+    assert.is_truthy(q:claim { wait = 10 })
+    assert.is_nil(q:claim())
+    assert(sixth:ack())
+    assert.equal("a", assert(q:claim { wait = 10 }).payload[1])
+  end)
+
   it("keeps the places of a claim that asks twice, as those of hosts with several queues do", function()
     assert(q:limit { group = { running = 1 } })
     local a = push("a", 2)
@@ -146,6 +161,23 @@ describe("a limited queue", function()
     assert(handle:cancel(a[2]))
     next_one:ack()
     assert.equal(a[3], assert(q:claim { wait = 10 }).id)
+  end)
+
+  it("lets an ordered group go on when the job that has it is moved, or is put into another group", function()
+    assert(q:limit { group = { ordered = true } })
+    local a, b = push("a", 2), push("b", 2)
+    local heads = q:claim_many(20)
+    assert.same({ a[1], b[1] }, ids(heads))
+    for _, job in ipairs(heads) do assert(job:fail("later", { retry_in = 3600 })) end
+    assert.equal(0, #q:claim_many(20))
+    assert(handle:move { queue = "api", state = "scheduled", group = "a", to = "elsewhere" })
+    assert(handle:update(b[1], { group = "c" }))
+    assert.equal(0, q:limits().counts.full_groups)
+    local started = { assert(q:claim { wait = 10 }), assert(q:claim { wait = 10 }) }
+    assert.same({ a[2], b[2] }, ids(started))
+    for _, job in ipairs(started) do assert(job:ack()) end
+    assert(handle:run_now(b[1]))
+    assert.equal(b[1], assert(q:claim { wait = 10 }).id)
   end)
 
   it("keeps the order of a group past jobs that another session has locked, and other groups go on", function()

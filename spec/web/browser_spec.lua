@@ -200,18 +200,20 @@ describe("the pages of nightshift web in a browser:", function()
     end
   end)
 
-  it("each fits on a phone, 360 pixels wide", function()
-    b:size(360, 740)
-    for _, path in ipairs(paths) do
+  it("each fits on a phone, 360 pixels wide, and on a tablet", function()
+    local function wide(path)
       b:go(web.at .. path)
-      local wide = b:run [[
+      return b:run [[
         const wide = document.documentElement.clientWidth;
         if (document.documentElement.scrollWidth <= innerWidth) return "";
         return [...document.querySelectorAll("body *")].filter((item) =>
           item.getBoundingClientRect().right > wide + 1 && !item.closest(".scroll, pre"))
           .slice(0, 5).map((item) => item.outerHTML.slice(0, 160)).join("\n") || "wide";
       ]]
-      assert.equal("", wide, path)
+    end
+    for _, width in ipairs { 360, 800 } do
+      b:size(width, 740)
+      for _, path in ipairs(paths) do assert.equal("", wide(path), path) end
     end
   end)
 
@@ -309,7 +311,17 @@ describe("the pages of nightshift web in a browser:", function()
 
   -- -------------------------------------------------------------------- actions
 
-  it("pauses and resumes a queue by clicks", function()
+  --- Waits for the message behind an action, which matches; then it is taken away.
+  local function said(pattern)
+    b:wait([[
+      const said = document.querySelector(".said");
+      if (!said || !new RegExp(arguments[0]).test(said.textContent)) return false;
+      said.remove();
+      return true;
+    ]], pattern)
+  end
+
+  it("pauses, resumes and removes a queue by clicks", function()
     local db, p = place()
     assert(db:queue "mail":push("one", {}))
     b:go(p.at .. "/queues")
@@ -324,6 +336,13 @@ describe("the pages of nightshift web in a browser:", function()
     assert.is_truthy(b:accept():find("Pause every queue", 1, true))
     b:wait "return /Every queue is paused/.test(document.body.textContent)"
     assert.is_truthy(assert(db:stats()).paused.all)
+    assert(db:cancel(assert(db:jobs { queue = "mail" })[1].id))
+    b:press "Resume all"
+    said "Queues go on"
+    b:press "Remove mail"
+    assert.is_truthy(b:accept():find("Remove the queue mail", 1, true))
+    said "The queue 'mail' is removed"
+    assert.same({}, assert(db:stats()).queues)
     db:close()
   end)
 
@@ -351,6 +370,17 @@ describe("the pages of nightshift web in a browser:", function()
     db:close()
   end)
 
+  --- On the page that asks: what is to be done to how many jobs, all of them counted; then does it.
+  local function begin(pattern)
+    b:wait "return document.querySelector('form[action$=\"/jobs/begin\"]')"
+    if b:count "a[href*='on=1']" > 0 then
+      b:follow "Count on for a second"
+      b:wait "return location.search.includes('on=1') && document.querySelector('form[action$=\"/jobs/begin\"]')"
+    end
+    assert.matches(pattern, b:text "main")
+    return function() b:click "form[action$='/jobs/begin'] button" end
+  end
+
   it("does an action to all jobs of a filter, and says before how many they are", function()
     if not has "/jobs" then return pending "there is no page of jobs yet" end
     local db, p = place()
@@ -361,26 +391,35 @@ describe("the pages of nightshift web in a browser:", function()
     b:press "Show"
     b:wait "return document.querySelectorAll('tr[data-row]').length === 4"
     b:follow "Cancel…"
-    b:wait "return document.querySelector('#jobs-reason')"
-    assert.matches("Cancel: 4 %l* ?jobs named 'one'", b:text "main")
-    b:press "Cancel 4"
+    begin "Cancel: 4 %l* ?jobs named 'one'" ()
     b:wait "return document.querySelector('.said')"
     assert.is_truthy(b:text ".said":find("4 jobs", 1, true))
     local left = 0
     for _, row in ipairs(assert(db:jobs { queue = "q" })) do left = left + (row.state == "ready" and 1 or 0) end
     assert.equal(3, left)
+
+    local ids = {}
+    for i = 1, 3 do ids[i] = assert(q:push("later", {}, { delay = "1h" })) end
+    b:go(p.at .. "/jobs?name=later&state=scheduled")
+    b:follow "Run now…"
+    local go = begin "Run now: 3 %l* ?jobs named 'later'"
+    assert.equal("scheduled", assert(db:job(ids[1])).state)
+    go()
+    said "3 jobs made ready"
+    for _, id in ipairs(ids) do
+      assert.equal("ready", assert(db:job(id)).state)
+      assert(db:cancel(id))
+    end
+
+    assert(q:push("breaks", {}, { priority = 200 }))
+    assert(assert(q:claim()):discard "no file 17")
+    b:go(p.at .. "/errors")
+    b:follow "Run all again…"
+    begin "Run again: 1 dead jobs" ()
+    said "1 job will run again"
+    assert.equal("breaks", assert(assert(q:claim()).name))
     db:close()
   end)
-
-  --- Waits for the message behind an action, which matches; then it is taken away.
-  local function said(pattern)
-    b:wait([[
-      const said = document.querySelector(".said");
-      if (!said || !new RegExp(arguments[0]).test(said.textContent)) return false;
-      said.remove();
-      return true;
-    ]], pattern)
-  end
 
   it("runs, changes, moves, pauses and tells one job by clicks, and ticked ones", function()
     local db, p = place()
@@ -439,7 +478,7 @@ describe("the pages of nightshift web in a browser:", function()
     db:close()
   end)
 
-  it("runs and pauses schedules, tunes hosts, and drains an adopted table by clicks", function()
+  it("runs, pauses and removes schedules, tunes hosts, and drains an adopted table by clicks", function()
     local db, p = place()
     assert(db:schedule { name = "hourly", every = "1h", push = { "clean", {}, { queue = "q" } } })
     b:go(p.at .. "/schedules")
@@ -451,6 +490,10 @@ describe("the pages of nightshift web in a browser:", function()
     assert.is_true(assert(db:schedules())[1].paused)
     b:press "Resume hourly"
     said "'hourly' goes on"
+    b:press "Remove hourly"
+    assert.is_truthy(b:accept():find("Remove this schedule", 1, true))
+    said "'hourly' is removed"
+    assert.same({}, assert(db:schedules()))
 
     local one = designs.migration_task
     assert(db:execute(one.table))
@@ -481,7 +524,7 @@ describe("the pages of nightshift web in a browser:", function()
     end
   end)
 
-  it("stops a long action by a click, and what was done stays done", function()
+  it("shows how far a long action is, stops it by a click, and what was done stays done", function()
     local db, p = place()
     local items = {}
     for i = 1, 8000 do items[i] = { "n", {} } end
@@ -490,12 +533,23 @@ describe("the pages of nightshift web in a browser:", function()
     b:run "document.querySelector('form[action$=\"/jobs/begin\"] button').click()"
     b:wait [[
       const stop = [...document.querySelectorAll("button")].find((item) => item.textContent === "Stop");
-      if (stop) stop.click();
-      return stop !== undefined;
+      const told = /jobs so far/.test(document.querySelector("main").textContent);
+      if (!stop || !told || !document.querySelector("main progress")) return false;
+      stop.click();
+      return true;
     ]]
     b:wait "return /It was stopped after/.test(document.querySelector('main').textContent)"
     local left = tonumber(assert(db:execute "SELECT COUNT(*) AS n FROM nightshift_job")[1].n)
     assert.is_true(left > 0 and left < 8000, left)
+
+    b:go(p.at .. "/jobs?state=ready&queue=q")
+    b:follow "Move to a queue…"
+    b:wait "return document.querySelector('#jobs-to')"
+    assert.matches("Move to a queue: [%d,atles ]+ ready jobs of the queue 'q'", b:text "main")
+    b:type("#jobs-to", "elsewhere")
+    b:run "document.querySelector('form[action$=\"/jobs/begin\"] button').click()"
+    b:wait("return document.querySelector('main').textContent.includes(arguments[0])", left .. " jobs moved.")
+    assert.same({}, assert(db:jobs { queue = "q" }))
     db:close()
   end)
 

@@ -418,6 +418,7 @@ describe("nightshift web", function()
     local server = db.server()
     local other = start((server:fresh()))
     assert.equal(200, (ask(other, "/")))
+    local csrf = csrf_of(other, "/queues")
     server:stop()
     for _, path in ipairs { "/", "/queues" } do
       local status, body, headers = ask(other, path)
@@ -425,6 +426,9 @@ describe("nightshift web", function()
       assert.is_truthy(body:find("The database is away", 1, true))
       assert.is_truthy(headers["retry-after"])
     end
+    -- the page behind an action that failed looked again at a page that is none
+    local _, failed = ask(other, "/queues/pause_all", { form = { csrf = csrf } })
+    assert.is_truthy(failed:find('http-equiv="refresh" content="3;url=/queues"', 1, true))
     assert.equal(404, (ask(other, "/nowhere")))
     server:start()
     eventually(function() return ask(other, "/") == 200 end)

@@ -167,8 +167,9 @@ END
 -- the backlog has any, alone whether more groups are to be looked at.
 -- Groups are looked at in the order of the limit, each of them until it can start nothing more. An
 -- ordered one waits while an earlier job of it is still in ready, as another session has the row
--- locked, or there are many. A claim that admits none drops a place that a dead holder has left. Of
--- jobs without a group each 16th is the first of the lower lane that has waited longest.
+-- locked, or there are many. A claim that admits none drops a place that a dead holder has left, or
+-- a job that ran before there was a limit. Of jobs without a group each 16th is the first of the
+-- lower lane that has waited longest.
 -- Groups before the last one are not looked for again: deleted rows that purge has not removed yet
 -- would be read each time. Lanes are found one by one: a GROUP BY reads all of their rows.
 -- Keys: best or turns of group, one row; of_group of grant, as many rows as run. PRIMARY of
@@ -259,7 +260,8 @@ BEGIN NOT ATOMIC
       SET v_places = IF(g_key = '', NULL, IF(l_ordered, 1, l_g_running));
       IF g_head IS NOT NULL THEN
         SET b_live = NULL;
-        SELECT id INTO b_live FROM nightshift_job WHERE id = g_head;
+        SELECT id INTO b_live FROM nightshift_job
+        WHERE id = g_head AND queue_id = v_queue AND group_key = g_key;
         SET g_head = b_live;
       END IF;
       IF g_stopped > v_now THEN
@@ -371,8 +373,12 @@ BEGIN NOT ATOMIC
   IF v_taken = 0 THEN
     SELECT g.job_id, g.lease INTO b_id, v_n FROM nightshift_grant g FORCE INDEX (of_group)
     LEFT JOIN nightshift_lease l ON l.id = g.lease
-    WHERE g.queue_id = v_queue AND l.id IS NULL AND g.lease <> v_lease LIMIT 1;
+    LEFT JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = g.job_id AND j.run = g.run
+    WHERE g.queue_id = v_queue AND (l.id IS NULL OR j.id IS NULL) AND g.lease <> v_lease LIMIT 1;
     DELETE FROM nightshift_grant WHERE job_id = b_id AND lease = v_n;
+    IF ROW_COUNT() > 0 THEN
+      SET v_in = 1000;
+    END IF;
   END IF;
   SELECT blocked - v_now INTO v_again FROM nightshift_group FORCE INDEX (best)
   WHERE queue_id = v_queue AND blocked > v_now AND job_id <> 0

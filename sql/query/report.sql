@@ -542,7 +542,8 @@ SELECT q.name AS queue, j.queue_id, COALESCE(j.group_key, '') AS `group`, l.runn
   l.rate_span, l.rate_window, l.next_at, l.used, l.stopped, l.stopped_by, l.group_running,
   l.group_rate, l.group_span, l.group_window, l.ordered, l.lifted, {now} AS now,
   g.stopped AS group_stopped, g.stopped_by AS group_stopped_by, g.next_at AS group_next_at, g.used AS group_used,
-  (SELECT o.id FROM nightshift_job o FORCE INDEX (PRIMARY) WHERE o.id = g.head) AS head,
+  (SELECT o.id FROM nightshift_job o FORCE INDEX (PRIMARY)
+   WHERE o.id = g.head AND o.queue_id = g.queue_id AND o.group_key = g.group_key) AS head,
   (SELECT b.job_id FROM nightshift_backlog b FORCE INDEX (PRIMARY)
    STRAIGHT_JOIN nightshift_job o FORCE INDEX (PRIMARY) ON o.id = b.job_id AND o.run = b.run
    WHERE b.queue_id = j.queue_id AND b.group_key = COALESCE(j.group_key, '')
@@ -572,8 +573,8 @@ ORDER BY x.since, x.job_id LIMIT ?
 -- Queues with limits or a bound, by name. held: running jobs that have a place. waiting: jobs in the
 -- backlog, fresh: in ready, 10,000 of each at most. groups: with jobs in the backlog, 1,000 at
 -- most; full_groups: no job of them can start. Params: a queue's name twice, NULL: all. Index:
--- PRIMARY of queue, all rows; of limit; of group, of backlog and of ready, ranges; of_group of
--- grant. Locks: none.
+-- PRIMARY of queue, all rows; of limit; of group, backlog and ready, ranges; of job, a row for
+-- each group; of_group of grant. Locks: none.
 SELECT v.*,
   (SELECT COUNT(*) FROM nightshift_grant x
    STRAIGHT_JOIN nightshift_lease c FORCE INDEX (PRIMARY) ON c.id = x.lease
@@ -586,7 +587,10 @@ SELECT v.*,
     WHERE g.queue_id = v.queue_id AND g.job_id > 0)) AS `groups`,
   IF(v.many_groups, 0, (SELECT COUNT(*) FROM nightshift_group g FORCE INDEX (PRIMARY)
     WHERE g.queue_id = v.queue_id AND g.job_id > 0 AND g.group_key <> ''
-      AND (g.stopped > v.now OR (v.ordered AND g.head <> g.job_id)
+      AND (g.stopped > v.now
+        OR (v.ordered AND g.head <> g.job_id
+          AND EXISTS(SELECT 1 FROM nightshift_job o WHERE o.id = g.head
+            AND o.queue_id = g.queue_id AND o.group_key = g.group_key))
         OR (v.group_rate IS NOT NULL AND v.group_window AND g.used >= v.group_rate
             AND g.next_at + v.group_span > v.now)
         OR (v.group_rate IS NOT NULL AND NOT v.group_window

@@ -188,7 +188,7 @@ $(h.empty("No table has been adopted. Rows of a table that you have can run as j
 </td>
 # counts_of(row)
 <td class="number" data-label="Rows a second">$(row.rate and h.count(row.rate) or "no limit")</td>
-<td data-label="Next" >$(steps_of(row)[1])</td>
+<td data-label="Next">$(steps_of(row)[1])</td>
 </tr>
 # end
 </tbody></table></section>
@@ -197,17 +197,18 @@ $(h.empty("No table has been adopted. Rows of a table that you have can run as j
 
 local ONE <const> = [==[
 # local row = one
-<section class="panel"><div class="scroll" tabindex="0" role="region" aria-label="Its rows"><table class="table">
+<section class="panel"><div class="scroll" tabindex="0" role="region" aria-label="Its rows"><table class="table cards">
 <thead><tr><th scope="col">State</th>
 # for _, state in ipairs(states) do
 <th scope="col" class="number">$(state)</th>
 # end
 <th scope="col" class="number">Rows a second</th></tr></thead>
-<tbody data-live="one"><tr><td>
+<tbody data-live="one"><tr><td data-label="State">
 # state_of(row)
 </td>
 # counts_of(row)
-<td class="number">$(row.rate and h.count(row.rate) or "no limit")</td></tr></tbody></table></div>
+<td class="number" data-label="Rows a second">$(row.rate and h.count(row.rate) or "no limit")</td></tr>
+</tbody></table></div>
 <p>Its jobs: $(h.queue(row.table))</p></section>
 # local list = steps_of(row)
 # if #list > 0 or advice then

@@ -64,6 +64,7 @@ main:focus { outline: none; }
 .error { color: var(--red); }
 .warn { color: var(--amber); }
 .number, .num { font-variant-numeric: tabular-nums; }
+time { white-space: nowrap; }
 .large { font-size: 20px; line-height: 1.4; }
 .large .state { vertical-align: 2px; }
 .wide { grid-column: 1 / -1; }
@@ -150,16 +151,17 @@ main { flex: 1; width: 100%; max-width: 1440px; margin: 0 auto; padding: 24px; }
 .table th, .table td { padding: 8px; text-align: left; vertical-align: baseline; overflow-wrap: break-word; }
 .table thead th {
   position: sticky; top: 56px; z-index: 1; background: var(--panel); color: var(--dim);
-  font-size: 12px; font-weight: 600;
-  white-space: nowrap; box-shadow: inset 0 -1px var(--line);
+  font-size: 12px; font-weight: 600; vertical-align: bottom;
+  box-shadow: inset 0 -1px var(--line);
 }
 .scroll > .table thead th { position: static; }
 .table tbody tr + tr > * { border-top: 1px solid var(--line); }
 .table tbody th { font-weight: 600; }
-.table .number, .table .num { text-align: right; white-space: nowrap; }
+.table .number, .table .num { text-align: right; }
+.table td.number, .table td.num { white-space: nowrap; }
 .table .number + :not(.number) { padding-left: 24px; }
 .table .tight { width: 1%; white-space: nowrap; }
-.table .end { text-align: right; }
+.table td.end { text-align: right; white-space: nowrap; }
 .table .end form { margin-left: 4px; }
 .table tbody tr:hover > *, .table tr[data-row].at > * { background: var(--mark); }
 .table tr[data-row].at > :first-child { box-shadow: inset 2px 0 var(--accent); }
@@ -309,6 +311,10 @@ dialog::backdrop { background: rgb(0 0 0 / 40%); }
   main { padding: 16px; }
   .foot { padding: 16px; }
 }
+@media (min-width: 641px) and (max-width: 1200px) {
+  .panel { overflow-x: auto; position: relative; }
+  .panel .table thead th { position: static; }
+}
 @media (max-width: 640px) {
   .search input { width: 152px; }
   .search kbd, .foot .keys { display: none; }
@@ -331,7 +337,7 @@ dialog::backdrop { background: rgb(0 0 0 / 40%); }
   }
   .table.cards td:is(:empty, .zero, :has(> .clip:empty)) { display: none; }
   .table.cards .number + :not(.number) { padding-left: 0; }
-  .table.cards .end { text-align: left; }
+  .table.cards td.end { text-align: left; }
   .table.cards .end form { margin: 0 4px 0 0; }
   .facts { grid-template-columns: 1fr; gap: 0; }
   .facts dd { margin: 0 0 8px; }

@@ -125,7 +125,7 @@ function Site:context()
   return { db = self.db, url = self.h.url, readonly = self.readonly, redact = self.redact, now = self.now }
 end
 
-local STATUS_OF <const> = { GONE = 503, BUSY = 503, NOT_FOUND = 404, DENIED = 403, INVALID = 400, STATE = 409,
+local STATUS_OF <const> = { GONE = 503, BUSY = 409, NOT_FOUND = 404, DENIED = 403, INVALID = 400, STATE = 409,
   DUPLICATE = 409, STALE = 409 }
 
 --- The status of HTTP for a failed verb's code; a number is the status itself.
@@ -150,12 +150,14 @@ local PROBLEM <const> = layout.compile("a problem", [[
 <p>$(h.link(back, nil, "Back", "button"))</p></div>
 ]])
 
---- A page about something that is wrong.
+--- A page about something that is wrong. `back`: where a link leads to; while the database is away
+-- the page itself leads there, if it is given.
 function Site:problem(status, message, back)
   local away = status == 503
+  local refresh = back and ("3;url=%s"):format(self.h.url(back)) or 3
   local body = PROBLEM { h = self.h, message = message, away = away, back = back or "/" }
   return self:page({ title = TITLE[status] or "Something is wrong", body = layout.raw(body), entries = self.entries,
-    refresh = away and 3 or nil }, status, away and { ["Retry-After"] = "3" } or nil)
+    refresh = away and refresh or nil }, status, away and { ["Retry-After"] = "3" } or nil)
 end
 
 --- The HTML of a page's inside, and its data; nil, message, status.
@@ -233,7 +235,7 @@ function Site:act(request)
       request.path)
   end
   local db, message, code = self:connect()
-  if not db then return self:problem(status_of(code), message) end
+  if not db then return self:problem(status_of(code), message, request.path) end
   local done
   done, message, code = action(self:context(), request)
   if not done then return self:problem(status_of(code), message or "It failed.", request.path) end

@@ -512,10 +512,10 @@ name="group" maxlength="190" placeholder="$(job.group)" autocapitalize="none"></
 <form method="post" action="$(h.url("/jobs/" .. job.id .. "/change"))" class="toolbar">
 $(h.csrf())
 # if payload_text then
-<div class="field"><label for="job-payload">Payload, JSON</label><textarea id="job-payload" name="payload"
+<div class="field wide"><label for="job-payload">Payload, JSON</label><textarea id="job-payload" name="payload"
 rows="8" spellcheck="false" maxlength="200000">$(payload_text)</textarea></div>
 # else
-<div class="field"><label for="job-set">What is to be different in the payload, JSON: keys with new
+<div class="field wide"><label for="job-set">What is to be different in the payload, JSON: keys with new
 values; null deletes a key</label>
 <textarea id="job-set" name="set" rows="4" spellcheck="false" placeholder='{"key": "value"}'></textarea></div>
 # end

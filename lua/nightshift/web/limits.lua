@@ -70,6 +70,9 @@ h.atleast(row.counts.waiting, capped.waiting)))</td>
 # if row.full then
 <span class="warn">full: pushes are refused</span>
 # end
+# if not (row.lifted or row.holds or row.full) then
+–
+# end
 </td>
 <td class="end">
 $(h.form("/limits/lift", { queue = row.queue }, "End", { label = "End the limit of " .. row.queue,
@@ -95,11 +98,7 @@ of $(h.count(row.places))
 # end
 </td>
 <td class="number" data-label="Waiting">$(h.count(row.waiting))</td>
-<td data-label="Next start">
-# if row.due then
-$(h.time(row.due))
-# end
-</td></tr>
+<td data-label="Next start">$(h.time(row.due))</td></tr>
 # end
 </tbody></table>
 <p class="dim">Of a long backlog the first $(h.count(most)) jobs are looked at.</p>

@@ -92,8 +92,8 @@ $(count(row, state))
 # end
 </td>
 # end
-<td class="number" data-label="Oldest ready">$(h.seconds(row.oldest))</td>
-<td class="number" data-label="Next due">$(h.seconds(row.next))</td>
+<td class="number $(row.oldest and "" or "zero")" data-label="Oldest ready">$(h.seconds(row.oldest))</td>
+<td class="number $(row.next and "" or "zero")" data-label="Next due">$(h.seconds(row.next))</td>
 # local scaled = row.scaled
 # if scales and scaled then
 <td class="number" data-label="Pushed a minute">$(per_minute(scaled.rate_in))</td>

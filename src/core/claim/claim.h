@@ -164,6 +164,10 @@ typedef struct ns_leases {
 
 void ns_claim_leases_free(ns_leases *l);
 
+/* May the run have a place under a limit? From its claim, or as the queue is known to have a limit
+** since. */
+bool ns_claim_may_have_place(const ns_db *db, const ns_claimed *c);
+
 /* A place of this queue is free: the next claim looks at once. */
 void ns_claim_place_freed(ns_db *db, int64_t queue_id);
 
@@ -196,6 +200,9 @@ int64_t ns_claim_lease_of_other(ns_db *db, int64_t lease);
 
 /* Deletes the row of a batch of ours. */
 ns_status ns_claim_lease_delete(ns_db *db, const ns_lease *b, ns_err *err);
+
+/* The same outside transactions, sent ahead; best effort. */
+void ns_claim_lease_leave(ns_db *db, const ns_lease *b);
 
 /* How many tokens, of 'n' > 0, make the stretch that begins with the first: ids in
 ** a row, of the same run. A range of a key is read, and deleted, in a third of the

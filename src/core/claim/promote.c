@@ -446,6 +446,12 @@ void ns_claim_moved(ns_db *db, bool committed) {
   moved->n = 0;
 }
 
+bool ns_claim_may_have_place(const ns_db *db, const ns_claimed *c) {
+  const ns_claim_queue *q =
+      c->granted ? NULL : ns_claim_queue_known(&db->claim.lanes, c->queue_id);
+  return c->granted || (q != NULL && q->admission.limited);
+}
+
 void ns_claim_place_freed(ns_db *db, int64_t queue_id) {
   ns_claim_queue *q = ns_claim_queue_of(&db->claim.lanes, queue_id);
   if (q != NULL)

@@ -1,7 +1,7 @@
 /*
 ** What a run leaves behind with its verdict: its row among the running jobs, and its place under a
-** limit. The last of a batch leaves the lease. A verdict that stops its group or its queue does so
-** here.
+** limit. A limit gives places to jobs that run already, too. The last of a batch leaves the lease.
+** A verdict that stops its group or its queue does so here.
 **
 ** Invariant: a place is given up in the transaction that writes the verdict, also when that is
 ** STALE. Jobs that wait for a place are rung for after the commit. A lease is deleted only with
@@ -56,7 +56,7 @@ ns_status ns_settle_leave_runs(ns_db *db, const ns_outcome *outcomes, size_t n, 
     ns_settle_count(db, &outcomes[i], c);
     if (c != NULL && c->shown && ns_settle_is_over(v))
       st = hide(db, v, err);
-    if (c != NULL && c->granted && ns_settle_is_over(v)) {
+    if (c != NULL && ns_settle_is_over(v) && ns_claim_may_have_place(db, c)) {
       ns_db_list_add_pair(&places, v->id, v->run);
       ns_claim_place_freed(db, c->queue_id);
     }
