@@ -212,3 +212,43 @@ j.id, j.run, j.queue_id, j.name, j.payload, j.state,
 -- Behind `SELECT s.… `: the signal that job j has waited for, sent by name or without one.
 FROM nightshift_signal s WHERE s.job_id = j.id AND s.name IN (j.awaits, '')
     ORDER BY s.name = '' LIMIT 1
+
+-- mark: finish_job
+-- In a compound that ends one done job, v_job in its run v_run: the job's row of the history.
+-- The row has v_result, of v_holder and v_worker, and a start v_ago µs ago. There is no row when
+-- the job is locked.
+INSERT INTO nightshift_finished
+  (id, queue_id, name, payload, priority, outcome, run, result, attempts, polls, crashes, lost,
+   max_attempts, max_polls, max_crashes, backoff, timeout, deadline, created, finished_at,
+   parent, root, on_fail, ukey, nonce, holder, started, worker, decay, since, max_phases,
+   after_ids, group_key)
+SELECT j.id, j.queue_id, j.name, j.payload, j.priority, 'done', j.run, v_result, j.attempts,
+  j.polls, j.crashes, j.lost, j.max_attempts, j.max_polls, j.max_crashes, j.backoff, j.timeout,
+  j.deadline, j.created, {now}, j.parent, j.root, j.on_fail, j.ukey, j.nonce, v_holder,
+  {now} - v_ago, v_worker, j.decay, j.since, j.max_phases, j.after_ids, j.group_key
+FROM nightshift_job j FORCE INDEX (PRIMARY) WHERE j.id = v_job AND j.run = v_run
+FOR UPDATE SKIP LOCKED
+
+-- mark: leave_job
+-- Behind it: the job goes, and its lease v_lease, where it has one. The holder has done v_cycle,
+-- unless it was declared dead or jobs wait for this one. Adds three to v_n when all are so.
+-- Without v_cycle the holder is left alone.
+DELETE FROM nightshift_job WHERE id = v_job;
+SET v_n = v_n + ROW_COUNT();
+IF v_lease IS NULL THEN
+  SET v_n = v_n + 1;
+ELSE
+  DELETE FROM nightshift_lease WHERE id = v_lease;
+  SET v_n = v_n + ROW_COUNT();
+END IF;
+IF v_cycle IS NULL THEN
+  SELECT e.on_id INTO v_waits FROM nightshift_edge e FORCE INDEX (PRIMARY)
+  WHERE e.on_id = v_job LIMIT 1;
+  SET v_n = v_n + (v_waits IS NULL);
+ELSE
+  UPDATE nightshift_holder SET cycle = v_cycle, beat = {now}
+  WHERE id = v_holder AND dead IS NULL
+    AND (SELECT e.on_id FROM nightshift_edge e FORCE INDEX (PRIMARY)
+      WHERE e.on_id = v_job LIMIT 1) IS NULL;
+  SET v_n = v_n + ROW_COUNT();
+END IF

@@ -462,6 +462,84 @@ describe("waits for the server, by a proxy:", function()
     assert.equal("1 1 1", one_by_one { unique = "key" })
   end)
 
+  -- Of a verdict in the program's transaction, and of the commit behind it.
+  local function joined(verb, options)
+    local handle <close> = assert(nightshift.open(there))
+    local q, inside, behind = handle:queue "q", nil, nil
+    for i = 1, 4 do
+      assert(q:push("a", 1, options and { unique = options.unique .. i }))
+      local job = assert(q:claim())
+      assert(handle:transaction(function()
+        waits()
+        assert(verb(job))
+        inside = waits()
+      end))
+      behind = waits()
+    end
+    return inside .. " " .. behind
+  end
+
+  it("an ack in a transaction is one; the commit is one, and one more for all claims", function()
+    assert.equal("1 2", joined(function(job) return job:ack(1) end))
+    assert.equal("1 2", joined(function(job) return job:ack(1) end, { unique = "key" }))
+  end)
+
+  it("a failure, a poll and a release in a transaction are 3", function()
+    assert.equal("3 2", joined(function(job) return job:fail "no" end))
+    assert.equal("3 2", joined(function(job) return job:again(5) end))
+    assert.equal("3 3", joined(function(job) return job:release() end)) -- and rings
+  end)
+
+  -- Of the third time on; `prepare` is not counted.
+  local function alone(prepare, verb)
+    local handle <close> = assert(nightshift.open(there))
+    local q, found = handle:queue "q", nil
+    for _ = 1, 3 do
+      local with = prepare(q, handle)
+      waits()
+      assert(verb(with, q))
+      found = waits()
+    end
+    return found
+  end
+
+  local function take(q)
+    assert(q:push("a", 1))
+    return assert(q:claim())
+  end
+
+  it("the exceptions take 5 to claim and 6 to 14 for a verdict", function()
+    local function ack(job) return job:ack(1) end
+
+    -- The first of so many children.
+    local function child(number)
+      return function(q, handle)
+        local parent, queue = take(q), "children of " .. number
+        for i = 1, number do parent:spawn("b", i, { queue = queue }) end
+        assert(parent:wait())
+        return assert(handle:queue(queue):claim())
+      end
+    end
+
+    local function shown(q)
+      local job = take(q)
+      assert(job:progress(0.5))
+      return job
+    end
+
+    local function two(q) assert(q:push_many { { "a" }, { "a" } }) end
+
+    local most = { several = 5, fail = 6, again = 6, release = 7, shown = 8, child = 11, last = 14 }
+    local found = {
+      several = alone(two, function(_, q) return q:claim_many(2) end),
+      fail = alone(take, function(job) return job:fail "no" end),
+      again = alone(take, function(job) return job:again(5) end),
+      release = alone(take, function(job) return job:release() end),
+      shown = alone(shown, ack), child = alone(child(2), ack), last = alone(child(1), ack),
+    }
+    for name, n in pairs(found) do assert.is_true(n <= most[name], name .. " " .. n) end
+  end)
+
   it("a thousand acks of such jobs in a transaction are 20 at most", function()
     local handle <close> = assert(nightshift.open(there))
     local q, items = handle:queue "q", {}

@@ -166,7 +166,8 @@ BEGIN NOT ATOMIC
     DELETE FROM nightshift_ready
     WHERE queue_id = v_queue AND rank = v_rank AND ready_at = v_at AND job_id = v_id;
     IF ROW_COUNT() <> 1 THEN
-      SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'the statement was interrupted';
+      SIGNAL SQLSTATE '70100' SET MYSQL_ERRNO = 1317,
+        MESSAGE_TEXT = 'the statement was interrupted';
     END IF;
     INSERT INTO nightshift_lease (id, holder, claimed, jobs)
     SELECT v_lease, h.id, {now}, CONCAT('[[', v_id, ',', v_run, ']]')

@@ -217,7 +217,9 @@ JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = j.id
 -- settle_unique_held, settle_gone, settle_lease and holder_cycle. Keys: PRIMARY of each; it waits
 -- for no lock of the job or of its key. It fails, and nothing is written, when one of these is
 -- locked or gone, and when jobs wait for this one. Those are looked for when the job is locked. A
--- failure is rolled back here or, after a KILL, by the sender. No EXISTS: see source_known.
+-- failure is rolled back here or, after a KILL, by the sender. A number of NULL: it is a part of
+-- the caller's transaction. Then the holder is left alone, and the sender goes back to its
+-- savepoint. No EXISTS: see source_known.
 BEGIN NOT ATOMIC
   DECLARE v_job BIGINT DEFAULT ?;
   DECLARE v_run INT UNSIGNED DEFAULT ?;
@@ -232,22 +234,19 @@ BEGIN NOT ATOMIC
   DECLARE v_key VARCHAR(190) {bytes};
   DECLARE v_stays BOOLEAN;
   DECLARE v_n INT;
+  DECLARE v_waits BIGINT;
   DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN
-    ROLLBACK;
+    IF v_cycle IS NOT NULL THEN
+      ROLLBACK;
+    END IF;
     RESIGNAL;
   END;
-  START TRANSACTION;
-  INSERT INTO nightshift_finished
-    (id, queue_id, name, payload, priority, outcome, run, result, attempts, polls, crashes, lost,
-     max_attempts, max_polls, max_crashes, backoff, timeout, deadline, created, finished_at,
-     parent, root, on_fail, ukey, nonce, holder, started, worker, decay, since, max_phases,
-     after_ids, group_key)
-  SELECT j.id, j.queue_id, j.name, j.payload, j.priority, 'done', j.run, v_result, j.attempts,
-    j.polls, j.crashes, j.lost, j.max_attempts, j.max_polls, j.max_crashes, j.backoff, j.timeout,
-    j.deadline, j.created, {now}, j.parent, j.root, j.on_fail, j.ukey, j.nonce, v_holder,
-    {now} - v_ago, v_worker, j.decay, j.since, j.max_phases, j.after_ids, j.group_key
-  FROM nightshift_job j FORCE INDEX (PRIMARY) WHERE j.id = v_job AND j.run = v_run
-  FOR UPDATE SKIP LOCKED;
+  IF v_cycle IS NOT NULL THEN
+    START TRANSACTION;
+  ELSEIF @@in_transaction = 0 THEN
+    SIGNAL SQLSTATE '40001' SET MYSQL_ERRNO = 1213, MESSAGE_TEXT = 'the transaction has ended';
+  END IF;
+  {finish_job};
   SET v_n = ROW_COUNT();
   IF v_n = 1 THEN
     IF v_keyed THEN
@@ -266,24 +265,14 @@ BEGIN NOT ATOMIC
     ELSE
       SET v_n = v_n + 1;
     END IF;
-    DELETE FROM nightshift_job WHERE id = v_job;
-    SET v_n = v_n + ROW_COUNT();
-    IF v_lease IS NULL THEN
-      SET v_n = v_n + 1;
-    ELSE
-      DELETE FROM nightshift_lease WHERE id = v_lease;
-      SET v_n = v_n + ROW_COUNT();
-    END IF;
-    UPDATE nightshift_holder SET cycle = v_cycle, beat = {now}
-    WHERE id = v_holder AND dead IS NULL
-      AND (SELECT e.on_id FROM nightshift_edge e FORCE INDEX (PRIMARY)
-        WHERE e.on_id = v_job LIMIT 1) IS NULL;
-    SET v_n = v_n + ROW_COUNT();
+    {leave_job};
   END IF;
   IF v_n <> 5 THEN
     SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'it takes more than one statement';
   END IF;
-  COMMIT;
+  IF v_cycle IS NOT NULL THEN
+    COMMIT;
+  END IF;
 END
 
 -- name: settle_outputs
@@ -312,11 +301,12 @@ UPDATE nightshift_expiry SET expires = {now} + ? WHERE lease = ?
 -- Array-bound. Params: rank, attempts, polls, crashes, lost, missed, missing since, due, state
 -- (NULL keeps it), whether the next run is to be given the same signal, how many attempts it has,
 -- job. The run grows: every token out there is stale from now on; nor is the job parked. Key:
--- PRIMARY, locked by settle_lock.
+-- PRIMARY, locked by settle_lock. It may have been sent behind a statement that has ended the
+-- transaction; then it changes nothing.
 UPDATE nightshift_job SET run = run + 1, rank = ?, attempts = ?, polls = ?,
   crashes = ?, lost = ?, missed = ?, missing_since = ?, due = ?, wish = NULL, waits = NULL,
   state = COALESCE(?, state), awaits = IF(?, awaits, NULL), max_attempts = ?
-WHERE id = ?
+WHERE id = ? AND @@in_transaction = 1
 
 -- name: settle_scheduled
 -- Array-bound. Params: run_at, job, queue, rank, run, kind. Key: PRIMARY.

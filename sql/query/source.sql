@@ -108,23 +108,15 @@ BEGIN NOT ATOMIC
   DECLARE v_key VARCHAR(190) {bytes} DEFAULT ?;
   DECLARE v_lease BIGINT DEFAULT ?;
   DECLARE v_cycle BIGINT DEFAULT ?;
+  DECLARE v_worker INT UNSIGNED;
   DECLARE v_n INT;
+  DECLARE v_waits BIGINT;
   DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN
     ROLLBACK;
     RESIGNAL;
   END;
   START TRANSACTION;
-  INSERT INTO nightshift_finished
-    (id, queue_id, name, payload, priority, outcome, run, result, attempts, polls, crashes, lost,
-     max_attempts, max_polls, max_crashes, backoff, timeout, deadline, created, finished_at,
-     parent, root, on_fail, ukey, nonce, after_ids, phase, holder, started, decay, since,
-     max_phases, group_key)
-  SELECT j.id, j.queue_id, j.name, j.payload, j.priority, 'done', j.run, v_result, j.attempts,
-    j.polls, j.crashes, j.lost, j.max_attempts, j.max_polls, j.max_crashes, j.backoff, j.timeout,
-    j.deadline, j.created, {now}, j.parent, j.root, j.on_fail, j.ukey, j.nonce, j.after_ids, 0,
-    v_holder, {now} - v_ago, j.decay, j.since, j.max_phases, j.group_key
-  FROM nightshift_job j FORCE INDEX (PRIMARY) WHERE j.id = v_job AND j.run = v_run
-  FOR UPDATE SKIP LOCKED;
+  {finish_job};
   SET v_n = ROW_COUNT();
   IF v_n = 1 THEN
     SET STATEMENT time_zone='+00:00', innodb_lock_wait_timeout=0, lock_wait_timeout=0 FOR
@@ -133,19 +125,7 @@ BEGIN NOT ATOMIC
     DELETE FROM nightshift_unique_key
     WHERE queue_id = v_queue AND ukey = v_key AND job_id = v_job;
     SET v_n = v_n + ROW_COUNT();
-    DELETE FROM nightshift_job WHERE id = v_job;
-    SET v_n = v_n + ROW_COUNT();
-    IF v_lease IS NULL THEN
-      SET v_n = v_n + 1;
-    ELSE
-      DELETE FROM nightshift_lease WHERE id = v_lease;
-      SET v_n = v_n + ROW_COUNT();
-    END IF;
-    UPDATE nightshift_holder SET cycle = v_cycle, beat = {now}
-    WHERE id = v_holder AND dead IS NULL
-      AND (SELECT e.on_id FROM nightshift_edge e FORCE INDEX (PRIMARY)
-        WHERE e.on_id = v_job LIMIT 1) IS NULL;
-    SET v_n = v_n + ROW_COUNT();
+    {leave_job};
   END IF;
   IF v_n <> 6 THEN
     SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'it takes more than one statement';

@@ -201,6 +201,9 @@ int64_t ns_claim_lease_of_other(ns_db *db, int64_t lease);
 /* Deletes the row of a batch of ours. */
 ns_status ns_claim_lease_delete(ns_db *db, const ns_lease *b, ns_err *err);
 
+/* The same outside transactions, sent ahead; best effort. */
+void ns_claim_lease_leave(ns_db *db, const ns_lease *b);
+
 /* How many tokens, of 'n' > 0, make the stretch that begins with the first: ids in
 ** a row, of the same run. A range of a key is read, and deleted, in a third of the
 ** time that so many single keys take. */

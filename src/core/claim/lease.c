@@ -151,6 +151,12 @@ ns_status ns_claim_lease_delete(ns_db *db, const ns_lease *b, ns_err *err) {
                                 : st;
 }
 
+void ns_claim_lease_leave(ns_db *db, const ns_lease *b) {
+  const ns_column id = {NS_INT, &b->id, NULL, NULL};
+  if (ns_db_send(db, NS_SQL_SETTLE_LEASE, &id, NULL) == NS_OK && b->span > 0)
+    ns_db_send(db, NS_SQL_SETTLE_EXPIRY, &id, NULL);
+}
+
 /* -------------------------------------------------------------- reading jobs */
 
 /* A block of memory that a job's bytes live in. */

@@ -91,6 +91,15 @@ static ns_status claim_half(ns_db *db, ns_cycle_work *w, ns_err *err) {
   return st;
 }
 
+/* A single ack in the caller's transaction takes one statement, where that can be. */
+static ns_status settle_half(ns_db *db, ns_cycle_work *w, ns_err *err) {
+  bool written = false;
+  ns_status st = NS_OK;
+  if (db->user_tx && w->nverdicts == 1 && ns_settle_one_open(db, w->verdicts))
+    st = ns_settle_one_joined(db, w->verdicts, &written, err);
+  return st != NS_OK || written ? st : ns_settle_batch(db, w->verdicts, w->nverdicts, err);
+}
+
 static ns_status cycle_run(ns_db *db, ns_tx *tx, ns_err *err) {
   ns_cycle_work *w = tx->arg;
   bool claims = w->want.limit > 0;
@@ -114,7 +123,7 @@ static ns_status cycle_run(ns_db *db, ns_tx *tx, ns_err *err) {
   if (st == NS_OK && !claims && w->nverdicts == 0)
     st = ns_db_begun(db, err);
   if (st == NS_OK)
-    st = ns_settle_batch(db, w->verdicts, w->nverdicts, err);
+    st = settle_half(db, w, err);
   if (st == NS_OK && claims)
     st = claim_half(db, w, err);
   if (st == NS_OK)
@@ -181,7 +190,8 @@ static bool was_written(ns_db *db, const ns_cycle_work *w, bool *cut) {
 ** 'tx'. */
 static bool settles_at_once(ns_db *db, ns_cycle_work *w, ns_tx *tx, ns_err *err) {
   bool cut = false;
-  if (w->nverdicts != 1 || w->want.limit > 0 || !ns_settle_one_open(db, w->verdicts))
+  if (db->user_tx || w->nverdicts != 1 || w->want.limit > 0 ||
+      !ns_settle_one_open(db, w->verdicts))
     return false;
   w->holder = db->holder;
   if (ns_settle_one(db, w->verdicts, w->number, &cut, err) == NS_OK)

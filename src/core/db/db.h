@@ -195,6 +195,14 @@ bool ns_db_list_is_empty(const ns_buf *list);
 ** good until the list changes. */
 ns_value ns_db_list_end(ns_buf *list);
 
+/* Runs a statement that is a whole transaction. '*cut': it may have been committed all the
+** same, whatever the error says. */
+ns_status ns_db_run_whole(ns_db *db, ns_sql sql, const ns_value *params, bool *cut, ns_err *err);
+
+/* The same of a text; '*s' has its rows. */
+ns_status ns_db_run_whole_text(ns_db *db, ns_bytes sql, const ns_value *params, ns_stmt **s,
+                               bool *cut, ns_err *err);
+
 /* --------------------------------- statements that reconnect: session.c */
 
 /* Runs a named statement with its parameters. Outside a transaction it runs once more when the
@@ -245,6 +253,10 @@ ns_status ns_db_transact(ns_db *db, ns_tx *tx, ns_err *err);
 ** KILL has hit would commit by itself. */
 ns_status ns_db_begun(ns_db *db, ns_err *err);
 
+/* In the caller's transaction: undoes what 'run' has done so far. Errors: GONE; the transaction is
+** lost then. */
+ns_status ns_db_unjoin(ns_db *db, ns_err *err);
+
 /* Counts an error after which a transaction is run again. */
 void ns_db_count_retry(ns_db *db, const ns_err *err);
 
@@ -275,14 +287,6 @@ typedef struct ns_step {
 */
 ns_status ns_db_pipeline(ns_db *db, const ns_step *steps, size_t n, bool *ring, bool *cut,
                          ns_err *err);
-
-/* Runs a statement that is a whole transaction. '*cut': it may have been committed all the
-** same, whatever the error says. */
-ns_status ns_db_run_whole(ns_db *db, ns_sql sql, const ns_value *params, bool *cut, ns_err *err);
-
-/* The same of a text; '*s' has its rows. */
-ns_status ns_db_run_whole_text(ns_db *db, ns_bytes sql, const ns_value *params, ns_stmt **s,
-                               bool *cut, ns_err *err);
 
 /* May this user ring? A user that was refused does not ask again for a while. The handle is
 ** ready; false also when the answer does not come. */

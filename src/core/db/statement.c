@@ -1,8 +1,8 @@
 /*
 ** Statements on the connection of a handle: statements of sql/query by their names, all others
-** by their text. Each is run once, on the current connection. And lists as parameters, which
-** the server takes apart (JSON_TABLE), so that one text serves any number of keys. The kind of a
-** job's name, which is a parameter for the name.
+** by their text. Each is run once, on the current connection. Some are a whole transaction. And
+** lists as parameters, which the server takes apart (JSON_TABLE), so that one text serves any
+** number of keys. The kind of a job's name, which is a parameter for the name.
 **
 ** Invariant: prepared statements belong to the current connection: both caches are emptied with
 ** it. No statement of ours runs while the caller's own SQL has tables locked, or has left a
@@ -265,6 +265,38 @@ ns_status ns_db_prepared(ns_db *db, ns_stmt **out, ns_bytes sql, ns_err *err) {
 
 ns_status ns_db_prepared_brief(ns_db *db, ns_stmt **out, ns_bytes sql, ns_err *err) {
   return prepare_cached(db, out, sql, !db->cfg.host_session, err);
+}
+
+/* ------------------------------------------------------- in one statement */
+
+static ns_status run_whole(ns_db *db, ns_stmt *s, const ns_value *params, bool *cut, ns_err *err) {
+  ns_status st = ns_db_misfit(ns_stmt_run(db->link, s, params, err), err);
+  if (st == NS_OK)
+    return NS_OK;
+  *cut = st == NS_EGONE || (st == NS_EBUSY && !ns_link_retryable(err));
+  /* handlers do not see a KILL */
+  if (!ns_link_dead(db->link) && ns_link_text(db->link, "ROLLBACK", NULL) != NS_OK)
+    ns_link_give_up(db->link);
+  return st;
+}
+
+ns_status ns_db_run_whole(ns_db *db, ns_sql sql, const ns_value *params, bool *cut, ns_err *err) {
+  ns_status st;
+  *cut = false;
+  if ((st = ns_db_ready(db, err)) != NS_OK || (st = ns_db_session_begins(db, err)) != NS_OK ||
+      (st = ns_db_prepare(db, sql, err)) != NS_OK)
+    return st;
+  return run_whole(db, db->stmts[sql], params, cut, err);
+}
+
+ns_status ns_db_run_whole_text(ns_db *db, ns_bytes sql, const ns_value *params, ns_stmt **s,
+                               bool *cut, ns_err *err) {
+  ns_status st;
+  *cut = false;
+  if ((st = ns_db_ready(db, err)) != NS_OK || (st = ns_db_session_begins(db, err)) != NS_OK ||
+      (st = ns_db_prepared(db, s, sql, err)) != NS_OK)
+    return st;
+  return run_whole(db, *s, params, cut, err);
 }
 
 /* --------------------------------------------------------------------- kinds */

@@ -1,6 +1,6 @@
 /*
 ** Transactions: our own, which are run again; the caller's, which ours join; and pipelines,
-** which take three waits, or one, instead of one per statement. What a transaction has done in
+** which take three waits instead of one per statement. What a transaction has done in
 ** queues is counted with its commit. And what an action of people leaves in the audit, which is
 ** written in the transaction that does it.
 **
@@ -222,19 +222,37 @@ static ns_status try_once(ns_db *db, ns_tx *tx, bool *cut, ns_err *err) {
   return st;
 }
 
+#define SAVE "SAVEPOINT nightshift"
+
+ns_status ns_db_unjoin(ns_db *db, ns_err *err) {
+  ns_status st = NS_EGONE;
+  if (db->link != NULL)
+    ns_link_answers(db->link, NULL, NULL);
+  if (db->link != NULL && ns_link_saved(db->link))
+    st = ns_db_text(db, "ROLLBACK TO " SAVE, err);
+  else
+    ns_fail(err, st, "the savepoint of a verb is lost");
+  if (st != NS_OK)
+    db->broken_tx = true;
+  return st;
+}
+
 /* In the caller's transaction: join it. A failure leaves nothing behind for the caller to
-** commit. When the server has ended the whole transaction, the savepoint is gone with it. */
+** commit. When the server has ended the whole transaction, the savepoint is gone with it. The
+** savepoint goes out with the first statement. One that was not made must not be gone back to: that
+** would be the one of an earlier verb. */
 static ns_status join_callers(ns_db *db, ns_tx *tx, ns_err *err) {
   size_t from = db->tallies.n;
   ns_status st;
-  if ((st = ns_db_ready(db, err)) != NS_OK ||
-      (st = ns_db_text(db, "SAVEPOINT nightshift", err)) != NS_OK)
+  if ((st = ns_db_ready(db, err)) != NS_OK || (st = ns_link_save(db->link, SAVE, err)) != NS_OK)
     return st;
   db->tallies.floor = from;
-  if ((st = run_noted(db, tx, err)) != NS_OK)
-    keep_tallies(db, from);
-  if (st != NS_OK && ns_db_text(db, "ROLLBACK TO SAVEPOINT nightshift", NULL) != NS_OK)
-    db->broken_tx = true;
+  if ((st = run_noted(db, tx, err)) == NS_OK)
+    st = ns_db_begun(db, err);
+  if (st == NS_OK)
+    return NS_OK;
+  keep_tallies(db, from);
+  ns_db_unjoin(db, NULL);
   return st;
 }
 
@@ -515,36 +533,4 @@ ns_status ns_db_pipeline(ns_db *db, const ns_step *steps, size_t n, bool *ring, 
   roll_back_pipeline(db);
   ns_assert(ns_link_dead(db->link) || !ns_link_is_open(db->link));
   return ns_db_misfit(st, err);
-}
-
-/* ------------------------------------------------------- in one statement */
-
-static ns_status run_whole(ns_db *db, ns_stmt *s, const ns_value *params, bool *cut, ns_err *err) {
-  ns_status st = ns_db_misfit(ns_stmt_run(db->link, s, params, err), err);
-  if (st == NS_OK)
-    return NS_OK;
-  *cut = st == NS_EGONE || (st == NS_EBUSY && !ns_link_retryable(err));
-  /* handlers do not see a KILL */
-  if (!ns_link_dead(db->link) && ns_link_text(db->link, "ROLLBACK", NULL) != NS_OK)
-    ns_link_give_up(db->link);
-  return st;
-}
-
-ns_status ns_db_run_whole(ns_db *db, ns_sql sql, const ns_value *params, bool *cut, ns_err *err) {
-  ns_status st;
-  *cut = false;
-  if ((st = ns_db_ready(db, err)) != NS_OK || (st = ns_db_session_begins(db, err)) != NS_OK ||
-      (st = ns_db_prepare(db, sql, err)) != NS_OK)
-    return st;
-  return run_whole(db, db->stmts[sql], params, cut, err);
-}
-
-ns_status ns_db_run_whole_text(ns_db *db, ns_bytes sql, const ns_value *params, ns_stmt **s,
-                               bool *cut, ns_err *err) {
-  ns_status st;
-  *cut = false;
-  if ((st = ns_db_ready(db, err)) != NS_OK || (st = ns_db_session_begins(db, err)) != NS_OK ||
-      (st = ns_db_prepared(db, s, sql, err)) != NS_OK)
-    return st;
-  return run_whole(db, *s, params, cut, err);
 }

@@ -150,6 +150,11 @@ ns_status ns_stmt_bulk(ns_link *l, ns_stmt *s, const ns_column *cols, size_t nro
 ns_status ns_link_send(ns_link *l, const char *sql, ns_err *err);
 ns_status ns_stmt_send(ns_link *l, ns_stmt *s, const ns_column *cols, size_t nrows, ns_err *err);
 
+/* Sends a SAVEPOINT ahead. Has the server made the last one that was sent so? Not known while its
+** answer is due: no. */
+ns_status ns_link_save(ns_link *l, const char *sql, ns_err *err);
+bool ns_link_saved(const ns_link *l);
+
 /* Sends an execution; its rows, if any, are to be had with ns_stmt_told. Several statements may be
 ** asked before the first is told. */
 ns_status ns_stmt_ask(ns_link *l, ns_stmt *s, const ns_value *params, ns_err *err);

@@ -22,6 +22,8 @@ struct ns_link {
   size_t max_packet; /* the server hangs up on a longer one; 0: not known */
   size_t sent, due;  /* statements since nothing was due, answers of them to come */
   size_t failed;     /* which was the first to fail, and how; status OK: none */
+  size_t saving;     /* the number of a SAVEPOINT that is due, and one; 0: none is */
+  bool saved;        /* it has been made */
   ns_err failure;
   size_t counted;                /* number of the first packet whose rows are counted, and the rows
                                  ** counted so far */

@@ -330,6 +330,10 @@ void ns_link_take_answer(ns_link *l) {
   st = ns_link_await(l, &err);
   read = st == NS_OK && mysql_read_query_result(l->my) == 0;
   ns_link_waited(l);
+  if (number + 1 == l->saving) {
+    l->saving = 0;
+    l->saved = read;
+  }
   if (read) {
     if (number >= l->counted)
       l->affected += (int64_t)mysql_affected_rows(l->my);

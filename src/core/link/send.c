@@ -182,6 +182,19 @@ ns_status ns_link_send(ns_link *l, const char *sql, ns_err *err) {
   return send_text(l, ns_link_name(sql), sql, err);
 }
 
+ns_status ns_link_save(ns_link *l, const char *sql, ns_err *err) {
+  ns_status st;
+  l->saved = false;
+  l->saving = l->sent + 1;
+  if ((st = ns_link_send(l, sql, err)) != NS_OK)
+    l->saving = 0;
+  return st;
+}
+
+bool ns_link_saved(const ns_link *l) {
+  return l->saved;
+}
+
 /* Sends one packet. The library's own call for this waits for the answer; the call beneath it
 ** does not. */
 static ns_status send_rows(ns_link *l, ns_stmt *s, const ns_column *cols, size_t from, size_t nrows,

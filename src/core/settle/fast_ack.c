@@ -374,9 +374,9 @@ bool ns_settle_one_open(ns_db *db, const ns_verdict *v) {
   const ns_lease *b = ns_claim_leases_batch(&db->claim.leases, v->lease);
   const ns_claimed *c = ns_claim_leases_find(&db->claim.leases, v->lease, v->id, v->run);
   bool is_plain = v->kind == NS_ACK && v->nchildren == 0 && !v->printed && !ns_verdict_written(v);
-  bool is_ours = !db->is_host && !db->user_tx && db->settle.blamed == 0 && !db->settle.forgets;
+  bool is_ours = !db->is_host && db->settle.blamed == 0 && !db->settle.forgets;
   return c != NULL && is_plain && is_ours && b->span == 0 && c->heard == 0 && !c->shown &&
-         !ns_claim_may_have_place(db, c) && is_one(db, c);
+         !ns_claim_may_have_place(db, c) && (c->row.source == 0 || !db->user_tx) && is_one(db, c);
 }
 
 static ns_status end_row(ns_db *db, const ns_verdict *v, const ns_claimed *c, int64_t lease,
@@ -392,15 +392,15 @@ static ns_status end_row(ns_db *db, const ns_verdict *v, const ns_claimed *c, in
   return ns_source_end(db, &e, cut, err);
 }
 
+/* 'cycle': 0 in the caller's transaction. */
 static ns_status end_job(ns_db *db, const ns_verdict *v, const ns_claimed *c, int64_t lease,
                          int64_t cycle, bool *cut, ns_err *err) {
   int64_t ago = ns_claim_run_age(db, v->lease, v->began);
-  ns_status st = ns_db_run_whole(
-      db, NS_SQL_SETTLE_ONE,
-      (ns_value[]){ns_vint(v->id), ns_vint(v->run), ns_vint(db->holder), ns_vpositive(ago),
-                   ns_vpositive(v->worker), ns_vopt(v->result), ns_vint(c->keyed),
-                   ns_vpositive(lease), ns_vint(cycle)},
-      cut, err);
+  const ns_value params[] = {ns_vint(v->id), ns_vint(v->run), ns_vint(db->holder),
+                             ns_vpositive(ago), ns_vpositive(v->worker), ns_vopt(v->result),
+                             ns_vint(c->keyed), ns_vpositive(lease), ns_vpositive(cycle)};
+  ns_status st = cycle != 0 ? ns_db_run_whole(db, NS_SQL_SETTLE_ONE, params, cut, err)
+                            : ns_db_run(db, NS_SQL_SETTLE_ONE, params, err);
   db->settle.back_off = st == NS_OK ? 0 : 2 * db->settle.back_off + 1;
   if (db->settle.back_off > REST_MOST)
     db->settle.back_off = REST_MOST;
@@ -422,4 +422,22 @@ ns_status ns_settle_one(ns_db *db, ns_verdict *v, int64_t cycle, bool *cut, ns_e
   if (st == NS_OK)
     ns_settle_count(db, &(ns_outcome){.v = v, .gone = true}, c);
   return st;
+}
+
+#define REFUSED_ITSELF 1644 /* by SIGNAL */
+
+ns_status ns_settle_one_joined(ns_db *db, ns_verdict *v, bool *written, ns_err *err) {
+  const ns_claimed *c = ns_claim_leases_find(&db->claim.leases, v->lease, v->id, v->run);
+  ns_status st = end_job(db, v, c, 0, 0, NULL, err);
+  *written = st == NS_OK;
+  if (st != NS_OK && err->sqlerr == REFUSED_ITSELF) {
+    ns_err_clear(err);
+    return ns_db_unjoin(db, err);
+  }
+  if (st != NS_OK)
+    return st;
+  v->status = NS_OK;
+  v->dead = false;
+  ns_settle_count(db, &(ns_outcome){.v = v, .gone = true}, c);
+  return NS_OK;
 }

@@ -177,23 +177,34 @@ static ns_status hold_rows(ns_db *db, ns_outcome *outcomes, size_t n, ns_err *er
 
 /* --------------------------------------------------------------- writing */
 
-/* Errors and logs come from handlers: whatever bytes they are, the attempt is recorded. */
-static ns_status write_attempt(ns_db *db, const ns_outcome *f, const char *kind, ns_err *err) {
+/* Behind a single failure comes settle_return alone, which does nothing in a transaction that this
+** row has ended: both take one wait. */
+static bool goes_ahead(const ns_outcome *outcomes, size_t n) {
+  const ns_outcome *f = outcomes;
+  return n == 1 && f->locked && f->attempt != NULL && f->v->kind == NS_FAIL && !f->ends &&
+         !f->parks && f->paused == 0 && f->key == NULL;
+}
+
+/* Errors and logs come from handlers: whatever bytes they are, the attempt is recorded. With
+** 'ahead' its row is only sent. */
+static ns_status write_attempt(ns_db *db, const ns_outcome *f, const char *kind, bool ahead,
+                               ns_err *err) {
   ns_buf error = NS_BUF_INIT;
   ns_buf log = NS_BUF_INIT;
   int64_t age = ns_claim_run_age(db, f->v->lease, f->v->began);
-  ns_status st;
+  ns_status st = NS_ENOMEM;
   ns_buf_add_utf8(&error, f->v->error);
   ns_buf_add_utf8(&log, f->v->log);
-  st = error.oom || log.oom
-           ? ns_no_memory(err)
-           : ns_db_run(db, NS_SQL_SETTLE_ATTEMPT,
-                       (ns_value[]){ns_vint(f->v->id), ns_vint(f->v->run), ns_vtext(ns_str(kind)),
-                                    ns_vint(ns_db_claimant(db)), ns_vpositive(age),
-                                    ns_vpositive(f->v->worker),
-                                    f->v->error.p != NULL ? ns_vtext(ns_buf_bytes(&error)) : ns_vnull,
-                                    f->v->log.p != NULL ? ns_vtext(ns_buf_bytes(&log)) : ns_vnull},
-                       err);
+  const ns_value row[] = {ns_vint(f->v->id), ns_vint(f->v->run), ns_vtext(ns_str(kind)),
+                          ns_vint(ns_db_claimant(db)), ns_vpositive(age), ns_vpositive(f->v->worker),
+                          f->v->error.p != NULL ? ns_vtext(ns_buf_bytes(&error)) : ns_vnull,
+                          f->v->log.p != NULL ? ns_vtext(ns_buf_bytes(&log)) : ns_vnull};
+  if (error.oom || log.oom)
+    ns_no_memory(err);
+  else if (ahead)
+    st = ns_db_send_query(db, NS_SQL_SETTLE_ATTEMPT, row, err);
+  else
+    st = ns_db_run(db, NS_SQL_SETTLE_ATTEMPT, row, err);
   if (st == NS_OK && f->v->kind == NS_AGAIN)
     st = ns_db_run(db, NS_SQL_SETTLE_OUTPUTS, (ns_value[]){ns_vint(f->v->id)}, err);
   ns_buf_free(&error);
@@ -210,7 +221,7 @@ static ns_status write_attempts(ns_db *db, const ns_outcome *outcomes, size_t n,
     const char *kind = ns_settle_keeps_output(db, f) ? "printed" : f->attempt;
     if (!f->locked || kind == NULL)
       continue;
-    st = write_attempt(db, f, kind, err);
+    st = write_attempt(db, f, kind, goes_ahead(outcomes, n), err);
     if (!f->ends && f->attempt != NULL)
       ns_source_note(&owed, key_of(f), f->v->id, true, f->due, NULL);
   }
@@ -381,6 +392,17 @@ static ns_status write_returns(ns_db *db, const ns_outcome *outcomes, size_t n, 
   return st;
 }
 
+/* The failure of an attempt that was sent ahead comes before those behind it. */
+static ns_status judge_ahead(ns_db *db, ns_status st, ns_err *err) {
+  ns_err why;
+  ns_status first = ns_db_read_answer(db, NS_SQL_SETTLE_ATTEMPT, &why);
+  if (first == NS_OK)
+    return st;
+  if (err != NULL)
+    *err = why;
+  return first;
+}
+
 static ns_status write_all(ns_db *db, ns_outcome *outcomes, size_t n, ns_err *err) {
   ns_status st;
   if ((st = ns_settle_children_write(db, outcomes, n, err)) != NS_OK ||
@@ -391,7 +413,7 @@ static ns_status write_all(ns_db *db, ns_outcome *outcomes, size_t n, ns_err *er
     return st;
   for (place p = LATER; st == NS_OK && p < PLACES; p++)
     st = write_returns(db, outcomes, n, p, err);
-  return st;
+  return goes_ahead(outcomes, n) ? judge_ahead(db, st, err) : st;
 }
 
 /* Settles verdicts with outcomes that depend on the job row: all but plain acks. */
@@ -461,17 +483,18 @@ void ns_settle_done(ns_db *db, const ns_verdict *v, size_t n) {
 }
 
 /* The verdicts that joined the caller's commit. Best effort: a lease row that
-** stays behind names no live claim. */
+** stays behind names no live claim. All leases take one wait. */
 static void settle_joined(ns_db *db) {
   for (size_t i = 0; i < db->settle.njoined; i++) {
     const ns_verdict *v = &db->settle.joined[i];
-    ns_err err;
     db->count.settled += v->status == NS_OK;
     if (ns_settle_is_over(v) && ns_claim_leases_settle(&db->claim.leases, v->lease, v->id, v->run)) {
-      ns_claim_lease_delete(db, ns_claim_leases_batch(&db->claim.leases, v->lease), &err);
+      ns_claim_lease_leave(db, ns_claim_leases_batch(&db->claim.leases, v->lease));
       ns_claim_leases_drop(&db->claim.leases, v->lease);
     }
   }
+  if (db->link != NULL)
+    ns_link_answers(db->link, NULL, NULL);
 }
 
 void ns_settle_refuse(ns_verdict *v, const char *text) {

@@ -23,6 +23,10 @@ bool ns_settle_one_open(ns_db *db, const ns_verdict *v);
 ** of the statement; GONE. */
 ns_status ns_settle_one(ns_db *db, ns_verdict *v, int64_t cycle, bool *cut, ns_err *err);
 
+/* The same in the caller's transaction, which goes on. Not '*written': nothing is, and it is to be
+** settled with all that it takes. Errors: those of the statement; GONE. */
+ns_status ns_settle_one_joined(ns_db *db, ns_verdict *v, bool *written, ns_err *err);
+
 /* After the commit: claims are forgotten in memory. */
 void ns_settle_done(ns_db *db, const ns_verdict *v, size_t n);
 
