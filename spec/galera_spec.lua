@@ -1,6 +1,6 @@
 -- A Galera cluster of three nodes, of which one writes: `make test-galera` runs it. Each fault is
--- made NIGHTSHIFT_ROUNDS times under load. Then what was acknowledged has run once, and all nodes
--- have the same rows.
+-- made NIGHTSHIFT_ROUNDS times under load. Then what was acknowledged has run once, limits and
+-- locks have held, and all nodes have the same rows.
 
 local galera = require "spec.support.galera"
 local host = require "spec.support.host"
@@ -30,6 +30,14 @@ local function writer()
   end
 end
 
+-- What the doctor says of the cluster, at the node that writes.
+local function diagnosis()
+  local _, out = proc.nightshift({ "doctor", "--json" }, URL)
+  for _, finding in ipairs(nightshift.decode(out).findings) do
+    if finding.name == "replication" then return finding end
+  end
+end
+
 setup(function()
   nodes = galera.cluster()
   nodes[1].server:sql "CREATE DATABASE shop"
@@ -44,7 +52,7 @@ describe("a Galera cluster", function()
     local id = assert(handle:queue("first"):push("a", 1))
     local job = assert(handle:queue("first"):claim())
     assert.equal(id, job.id)
-    assert(job:ack())
+    assert(handle:transaction(function() return job:ack() end))
     local none, message, code = nightshift.open { socket = nodes[2].server.socket, user = "root", database = "shop" }
     assert.same({ nil, "SERVER" }, { none, code })
     assert.is_truthy(message:find("the node that writes is a.example:3306", 1, true), message)
@@ -52,10 +60,21 @@ describe("a Galera cluster", function()
     exit, out = proc.nightshift({ "doctor" }, nodes[2].server:url "shop")
     assert.equal(1, exit)
     assert.is_truthy(out:find("the node that writes is a.example:3306", 1, true), out)
+    for _, look in ipairs { "status", "jobs" } do
+      exit, _, err = proc.nightshift({ look }, nodes[2].server:url "shop")
+      assert.equal(78, exit)
+      assert.is_truthy(err:find "writes is a.example:3306.*; name all nodes in the address, mysql://user@a,b,c/db", err)
+    end
     assert.equal("", nodes[1].server:sql [[SELECT t.table_name FROM information_schema.tables t
       LEFT JOIN information_schema.statistics s ON s.table_schema = t.table_schema
         AND s.table_name = t.table_name AND s.index_name = 'PRIMARY'
       WHERE t.table_schema = 'shop' AND t.engine = 'InnoDB' AND t.table_type = 'BASE TABLE' AND s.index_name IS NULL]])
+  end)
+
+  it("has a doctor who names the node that writes, its state, and how many there are", function()
+    local finding = diagnosis()
+    assert.same({ "ok", 3, "this node of a Galera cluster, a.example:3306, writes; it is Synced, one of 3" },
+      { finding.status, finding.value, finding.says })
   end)
 
   it("wakes an idle host with a push at the writing node", function()
@@ -72,97 +91,181 @@ describe("a Galera cluster", function()
   end)
 end)
 
-describe("under load, with two hosts and a pusher", function()
-  local dir, hosts, pusher
+describe("under load, with three hosts and seven programs", function()
+  local dir, hosts, pusher, crew
 
   local function file(name) return dir .. "/" .. name end
 
+  -- The words of each line; numbers are numbers.
   local function lines(name)
     local found = {}
-    for id, number in io.open(file(name)):read "a":gmatch "(%d+) (%d+)\n" do
-      found[#found + 1] = { id = math.tointeger(tonumber(id)), number = number }
+    for line in io.lines(file(name)) do
+      local words = {}
+      for word in line:gmatch "%S+" do words[#words + 1] = tonumber(word) or word end
+      found[#found + 1] = words
     end
     return found
   end
 
+  -- A file, and how many more lines it is to have before all "goes on".
+  local WORK <const> = {
+    pushed = 20, begun = 20, fed = 3, limited = 3, tree = 1, leaf = 3, task = 1, lock = 3, slots = 3,
+  }
+
   local function assert_goes_on(seconds)
-    local pushed, begun = #lines "pushed", #lines "begun"
-    eventually(function() return #lines "pushed" > pushed + 20 and #lines "begun" > begun + 20 end, seconds)
+    local before = {}
+    for name in pairs(WORK) do before[name] = #lines(name) end
+    local waiting
+    local ok = pcall(eventually, function()
+      waiting = {}
+      for name, more in pairs(WORK) do
+        if #lines(name) < before[name] + more then waiting[#waiting + 1] = name end
+      end
+      return #waiting == 0
+    end, seconds)
+    assert.is_true(ok, ("not within %d s: %s"):format(seconds, table.concat(waiting, " ")))
   end
 
-  -- A fault of the writing node: `break_it`, then the rest goes on; `mend_it`, and it joins again.
-  local function round(words, break_it, mend_it)
+  -- A fault of the node that writes: `break_it`, the rest goes on; `mend_it`, and it joins again.
+  local function round(words, limit, break_it, mend_it)
+    for _ = 1, ROUNDS do
+      galera.wait(nodes, 3)
+      assert_goes_on(30)
+      local node = nodes[assert(writer())]
+      local began = nst.clock()
+      break_it(node)
+      assert_goes_on(limit)
+      print(("  %s: jobs went on after %.1f s"):format(words, nst.clock() - began))
+      mend_it(node)
+      galera.wait(nodes, 3)
+    end
+  end
+
+  -- The longest time in which the lock was not taken, since that moment.
+  local function longest_pause(since)
+    local last, longest = since, 0
+    for _, span in ipairs(lines "lock") do
+      if span[1] > since then last, longest = span[1], math.max(longest, span[1] - last) end
+    end
+    return longest
+  end
+
+  -- A fault of another node: commits pause for so many seconds at most, and the doctor tells.
+  local function other(words, most, break_it, mend_it)
     for _ = 1, ROUNDS do
       galera.wait(nodes, 3)
       assert_goes_on(30)
       local w = assert(writer())
-      local began = nst.clock()
-      break_it(nodes[w])
-      assert_goes_on(40)
-      print(("  %s: jobs went on after %.1f s"):format(words, nst.clock() - began))
-      mend_it(nodes[w])
+      local node, began = nodes[w % 3 + 1], nst.clock()
+      break_it(node)
+      eventually(function() return galera.status(nodes[w], "wsrep_cluster_size") == "2" end)
+      assert_goes_on(20)
+      local pause = longest_pause(began)
+      print(("  %s: the longest pause was %.1f s"):format(words, pause))
+      assert.is_true(pause < proc.limit(most), pause)
+      assert.equal(w, writer())
+      local finding = diagnosis()
+      assert.same({ "warn", 2 }, { finding.status, finding.value }, finding.says)
+      mend_it(node)
       galera.wait(nodes, 3)
     end
   end
 
+  local function isolate(node, how)
+    node.server:sql(("SET GLOBAL wsrep_provider_options = 'gmcast.isolate=%d'"):format(how))
+  end
+
+  local function kill(node) node.server:kill() end
+  local function stop(node) node.server:stop() end
+  local function start(node) node.server:start() end
+  local function freeze(node) node.server:freeze() end
+  local function thaw(node) node.server:thaw() end
+  local function cut(node) isolate(node, 1) end
+  local function join(node) isolate(node, 0) end
+
   setup(function()
     dir = fixture.dir()
-    for _, name in ipairs { "pushed", "begun" } do io.open(file(name), "w"):close() end
+    for name in pairs(WORK) do io.open(file(name), "w"):close() end
+    local handle <close> = assert(nightshift.open(URL))
+    assert(handle:execute(galera.TABLE))
+    assert(handle:queue("limited"):limit { running = 2 })
+    local map = fixture.file("task.lua", galera.MAP)
     hosts = {}
-    for i = 1, 2 do hosts[i] = host.start(URL, host.telling(file "begun")) end
+    for i = 1, 2 do hosts[i] = host.start(URL, galera.handlers(dir), { "--workers", "4" }) end
+    hosts[3] = host.start(URL, galera.handlers(dir), { "--adopt", map })
     pusher = proc.start { proc.lua, "spec/support/programs.lua", "pusher", URL, file "pushed", file "stop" }
-    eventually(function() return #lines "begun" > 50 end, 30)
+    crew = galera.crew(URL, dir)
+    assert_goes_on(60)
   end)
 
-  it("kill -9 of the node that writes is followed", function()
-    round("kill -9", function(node) node.server:kill() end, function(node) node.server:start() end)
+  it("kill -9 of the node that writes is followed", function() round("kill -9", 40, kill, start) end)
+
+  it("a stop of the node that writes is followed", function() round("stop", 40, stop, start) end)
+
+  it("a frozen node that writes is followed, and may come back", function() round("frozen", 60, freeze, thaw) end)
+
+  it("a node that writes and is cut off from the cluster is followed", function() round("cut off", 40, cut, join) end)
+
+  -- Galera's own pause is 5 s, evs.suspect_timeout, before it leaves a node behind.
+  it("kill -9 of another node costs no more than Galera's own pause, and the doctor tells", function()
+    other("kill -9 of another", 8, kill, start)
   end)
 
-  it("a stop of the node that writes is followed", function()
-    round("stop", function(node) node.server:stop() end, function(node) node.server:start() end)
-  end)
+  it("nor does a stop of another one", function() other("stop of another", 3, stop, start) end)
 
-  it("a frozen node that writes is followed, and may come back", function()
-    round("frozen", function(node) node.server:freeze() end, function(node) node.server:thaw() end)
-  end)
+  it("nor does a cut to another one", function() other("another cut off", 8, cut, join) end)
 
-  it("a node that is cut off from the cluster is followed", function()
-    local function isolate(n)
-      return function(node)
-        node.server:sql(("SET GLOBAL wsrep_provider_options = 'gmcast.isolate=%d'"):format(n))
-      end
+  -- Breaks the writer and another one. The last one is alone, and nothing is acknowledged.
+  local function leave_one(break_it)
+    galera.wait(nodes, 3)
+    assert_goes_on(30)
+    local w = assert(writer())
+    local second, last = nodes[w % 3 + 1], nodes[(w + 1) % 3 + 1]
+    break_it(second)
+    break_it(nodes[w])
+    eventually(function() return galera.status(last, "wsrep_cluster_status") == "non-Primary" end, 30)
+    local function acknowledged()
+      return { #lines "pushed", #lines "fed", last.server:sql(
+        "SET SESSION wsrep_dirty_reads = 1; SELECT COUNT(*), MAX(finished_at) FROM nightshift_finished", "shop") }
     end
-    round("cut off", isolate(1), isolate(0))
-  end)
+    nst.sleep(1)
+    local before = acknowledged()
+    nst.sleep(3)
+    assert.same(before, acknowledged())
+    return nodes[w], second, last
+  end
 
-  it("two nodes that are killed stop all; it goes on when they are back", function()
+  it("two nodes that are killed stop all; it goes on when one is bootstrapped", function()
     for _ = 1, ROUNDS do
-      galera.wait(nodes, 3)
-      local w = assert(writer())
-      local other = w % 3 + 1
-      local last = nodes[other % 3 + 1]
-      nodes[other].server:kill()
-      nodes[w].server:kill()
-      eventually(function() return galera.status(last, "wsrep_cluster_status") == "non-Primary" end, 30)
-      local pushed = #lines "pushed"
-      nst.sleep(1)
-      assert.equal(pushed, #lines "pushed")
+      local first, second, last = leave_one(kill)
       last.server:sql "SET GLOBAL wsrep_provider_options = 'pc.bootstrap=1'"
-      assert_goes_on(40)
-      nodes[w].server:start()
-      nodes[other].server:start()
+      assert_goes_on(60)
+      start(first)
+      start(second)
       galera.wait(nodes, 3)
     end
   end)
 
-  it("every acknowledged push has run once, and all nodes have the same rows", function()
+  it("two nodes that are cut off stop all; it goes on when they are back", function()
+    for _ = 1, ROUNDS do
+      local first, second = leave_one(cut)
+      local began = nst.clock()
+      join(second)
+      join(first)
+      assert_goes_on(60)
+      print(("  two cut off: jobs went on %.1f s after they were back"):format(nst.clock() - began))
+      galera.wait(nodes, 3)
+    end
+  end)
+
+  it("every acknowledged push has run once, and nothing is left", function()
     io.open(file "stop", "w"):close()
     assert.equal(0, pusher:wait(60), pusher:transcript())
+    crew:wait(60)
     galera.wait(nodes, 3)
-    local server = nodes[1].server
-    eventually(function()
-      return server:sql("SELECT COUNT(*) FROM nightshift_job WHERE name = 'a'", "shop") == "0"
-    end, 60)
+    local server = nodes[writer()].server
+    eventually(function() return server:sql("SELECT COUNT(*) FROM nightshift_job", "shop") == "0" end, 300)
+    eventually(function() return server:sql("SELECT COUNT(*) FROM task WHERE status <> 'done'", "shop") == "0" end, 60)
     for _, h in ipairs(hosts) do host.stop(h) end
     local done = {}
     for id in server:sql("SELECT id FROM nightshift_finished WHERE outcome = 'done'", "shop"):gmatch "%d+" do
@@ -170,17 +273,56 @@ describe("under load, with two hosts and a pusher", function()
     end
     local ids, numbers, twice = {}, {}, {}
     for _, line in ipairs(lines "begun") do
-      if ids[line.id] then twice[#twice + 1] = line.id end
-      assert(not numbers[line.number] or numbers[line.number] == line.id, line.number .. " was pushed twice")
-      ids[line.id], numbers[line.number] = true, line.id
+      local id, number = line[1], line[2]
+      if ids[id] then twice[#twice + 1] = id end
+      assert(not numbers[number] or numbers[number] == id, number .. " was pushed twice")
+      ids[id], numbers[number] = true, id
     end
     for _, line in ipairs(lines "pushed") do
-      assert(done[line.id], line.id .. " is lost")
-      assert(ids[line.id], line.id .. " never ran")
+      assert(done[line[1]], line[1] .. " is lost")
+      assert(ids[line[1]], line[1] .. " never ran")
+    end
+    for _, line in ipairs(lines "fed") do
+      assert(line[1] == "task" or done[line[2]], table.concat(line, " ") .. " is lost")
     end
     print(("  %d pushed, %d begun, twice: %d"):format(#lines "pushed", #lines "begun", #twice))
     assert.same({}, twice)
-    local tables = server:sql([[SELECT GROUP_CONCAT(table_name ORDER BY table_name) FROM information_schema.tables
+  end)
+
+  it("each parent has had its three children once, and each row its job once", function()
+    local server = nodes[writer()].server
+    assert.equal("", server:sql([[SELECT p.id, p.result, COUNT(c.id) FROM nightshift_finished p
+      LEFT JOIN nightshift_finished c ON c.parent = p.id AND c.outcome = 'done' AND c.name = 'leaf'
+      WHERE p.name = 'tree' GROUP BY p.id HAVING p.result <> '6' OR COUNT(c.id) <> 3]], "shop"))
+    local rows, again = {}, {}
+    for _, line in ipairs(lines "task") do
+      if rows[line[1]] then again[#again + 1] = line[1] end
+      rows[line[1]] = true
+    end
+    for _, line in ipairs(lines "fed") do
+      assert(line[1] ~= "task" or rows[line[2]], ("row %s never ran"):format(line[2]))
+    end
+    print(("  %d parents, %d rows, again: %d"):format(#lines "tree", #lines "task", #again))
+    assert.same({}, again)
+  end)
+
+  it("no more jobs of the limited queue than it allows have run at once, and locks have kept out", function()
+    local runs, spans = {}, { limited = {}, lock = {}, slots = {} }
+    for id, run in nodes[writer()].server:sql("SELECT id, run FROM nightshift_finished WHERE name = 'limited'", "shop")
+      :gmatch "(%d+)\t(%d+)" do
+      runs[math.tointeger(tonumber(id))] = tonumber(run)
+    end
+    for _, line in ipairs(lines "limited") do
+      if runs[line[1]] == line[2] then table.insert(spans.limited, { line[3], line[4] }) end
+    end
+    for _, name in ipairs { "lock", "slots" } do spans[name] = lines(name) end
+    assert.same({ 2, 1, 2 }, { galera.overlap(spans.limited), galera.overlap(spans.lock), galera.overlap(spans.slots) })
+    print(("  %d limited runs, the lock %d times, slots %d times"):format(#spans.limited, #spans.lock, #spans.slots))
+  end)
+
+  it("all nodes have the same rows", function()
+    local tables = nodes[1].server:sql([[SELECT GROUP_CONCAT(table_name ORDER BY table_name)
+      FROM information_schema.tables
       WHERE table_schema = 'shop' AND engine = 'InnoDB' AND table_type = 'BASE TABLE']])
     eventually(function()
       local sums = {}

@@ -165,7 +165,8 @@ SHOW SESSION STATUS WHERE Variable_name IN ('Innodb_checkpoint_age',
   'Innodb_checkpoint_max_age', 'Innodb_deadlocks', 'Innodb_history_list_length',
   'Innodb_row_lock_time_max', 'Innodb_row_lock_waits', 'Max_used_connections', 'Open_files',
   'Prepared_stmt_count', 'Rpl_semi_sync_master_clients', 'Rpl_semi_sync_master_status',
-  'Ssl_cipher', 'Threads_connected', 'Uptime')
+  'Ssl_cipher', 'Threads_connected', 'Uptime', 'wsrep_cluster_size', 'wsrep_flow_control_paused',
+  'wsrep_local_state_comment')
 
 -- name: doctor_tables
 -- Shows the tables that this user has any right on.
@@ -211,7 +212,8 @@ SHOW GLOBAL VARIABLES WHERE Variable_name IN ('binlog_expire_logs_seconds', 'bin
   'read_only', 'rpl_semi_sync_master_enabled', 'rpl_semi_sync_master_wait_point',
   'sort_buffer_size', 'sql_auto_is_null',
   'sql_safe_updates', 'sql_select_limit', 'sync_binlog', 'tmpdir', 'tx_read_only',
-  'unique_checks', 'wait_timeout')
+  'unique_checks', 'wait_timeout', 'wsrep_cluster_address', 'wsrep_node_incoming_address',
+  'wsrep_on')
 
 -- name: doctor_variables_session
 -- Variables of this session, which Nightshift has set up.

@@ -46,8 +46,12 @@ function context.exit_of(code)
 end
 
 local function with_code(message, code)
-  local hint = code == "DENIED" and message:find "command denied"
-    and "; `nightshift doctor --grants` prints what each role needs" or ""
+  local hint = ""
+  if code == "DENIED" and message:find "command denied" then
+    hint = "; `nightshift doctor --grants` prints what each role needs"
+  elseif code == "SERVER" and message:find "the node that writes is" then
+    hint = "; name all nodes in the address, mysql://user@a,b,c/db, and it is found"
+  end
   return (code and ("%s (%s)"):format(message, code) or message) .. hint
 end
 

@@ -299,7 +299,30 @@ local function judge_semi_sync(seen)
     "start the replica with rpl_semi_sync_slave_enabled=1, or SET GLOBAL rpl_semi_sync_master_enabled=0"
 end
 
+local PAUSED <const> = 0.05 -- part of the time that a cluster stood still, which is worth a word
+
+--- This server as the node of a Galera cluster that writes: another one is refused at connect.
+local function judge_cluster(seen)
+  local g, status = seen.global, seen.status
+  local there, all = number(status.wsrep_cluster_size), 0
+  for _ in (g.wsrep_cluster_address or ""):gsub("^gcomm://", ""):gsub("%?.*", ""):gmatch "[^,]+" do all = all + 1 end
+  local state, paused = status.wsrep_local_state_comment or "?", number(status.wsrep_flow_control_paused)
+  local found = ("this node of a Galera cluster, %s, writes; it is %s, one of %d"):format(
+    g.wsrep_node_incoming_address or "?", state, there)
+  if there < all then
+    return "warn", ("%s of %d: each node that is missing makes the next fault a worse one"):format(found, all),
+      "start the rest; a node that is gone for good leaves wsrep_cluster_address", there
+  elseif state ~= "Synced" then
+    return "warn", found .. ": it lags, or gives its data to another node", "wait until it is Synced", there
+  elseif paused > PAUSED then
+    return "warn", ("%s; flow control stopped all nodes for %d %% of the time"):format(found, 100 * paused // 1 | 0),
+      "find the node with the highest wsrep_local_recv_queue_avg: a faster disk, or more wsrep_slave_threads", there
+  end
+  return "ok", found, nil, there
+end
+
 function checks.replication(seen)
+  if is_on(seen.global.wsrep_on) then return judge_cluster(seen) end
   local rows = ask(seen, "doctor_replica")
   if rows and rows[1] then return judge_replica(rows[1]) end
   local status, says, fix = judge_semi_sync(seen)
