@@ -146,6 +146,27 @@ describe("in no place:", function()
     assert.equal("unknown\t1", sql "SELECT what, n FROM nightshift_mended")
   end)
 
+  it("a claim that its holder does not know of comes back with its place in a limited queue", function()
+    sql "INSERT INTO nightshift_meta VALUES ('mend_every', '200000')"
+    assert(q:limit { group = { ordered = true, running = 1 } })
+    local first = assert(q:push("first", 1, { group = "g" }))
+    assert(q:push("second", 1, { group = "g" }))
+    local id = assert(handle:queue "mine":push "mine")
+    assert.equal(id, assert(handle:queue "mine":claim()).id)
+    local other <close> = assert(nightshift.open(url))
+    assert.equal(first, assert(other:queue "q":claim()).id)
+    sql "UPDATE nightshift_lease SET holder = (SELECT MIN(holder) FROM nightshift_lease)"
+    eventually(function()
+      assert(handle._handle:look(0))
+      return sql "SELECT COUNT(*) FROM nightshift_mended" == "1"
+    end, 90)
+    assert.equal("0", sql "SELECT COUNT(*) FROM nightshift_grant")
+    local back = assert(q:claim())
+    assert.equal(first, back.id)
+    assert(back:ack())
+    assert.equal("second", assert(q:claim()).name)
+  end)
+
   it("nothing is mended that is where it is to be", function()
     local kids = id_of "kids"
     local parent = assert(q:claim())

@@ -47,6 +47,12 @@ static ns_status hide(ns_db *db, const ns_verdict *v, ns_err *err) {
                              1, 0, err);
 }
 
+/* Also a claim that its holder, which is us, does not know: its lease, and so its place, stays. */
+static bool may_have_place(const ns_db *db, const ns_claimed *c) {
+  return c != NULL ? ns_claim_may_have_place(db, c)
+                   : db->settle.blamed != 0 && db->settle.blamed == db->holder;
+}
+
 ns_status ns_settle_leave_runs(ns_db *db, const ns_outcome *outcomes, size_t n, ns_err *err) {
   ns_buf places = NS_BUF_INIT;
   ns_status st = NS_OK;
@@ -56,9 +62,9 @@ ns_status ns_settle_leave_runs(ns_db *db, const ns_outcome *outcomes, size_t n, 
     ns_settle_count(db, &outcomes[i], c);
     if (c != NULL && c->shown && ns_settle_is_over(v))
       st = hide(db, v, err);
-    if (c != NULL && ns_settle_is_over(v) && ns_claim_may_have_place(db, c)) {
+    if (ns_settle_is_over(v) && may_have_place(db, c)) {
       ns_db_list_add_pair(&places, v->id, v->run);
-      ns_claim_place_freed(db, c->queue_id);
+      ns_claim_place_freed(db, outcomes[i].queue_id);
     }
     if (st == NS_OK)
       st = stop_others(db, &outcomes[i], err);
