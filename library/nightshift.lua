@@ -858,8 +858,8 @@ function Db:series(opts) end
 ---@field dead {age: number|false, count: integer|false}
 ---@field cancelled {age: number|false, count: integer|false}
 
---- Removes a queue that nothing needs, with its pause. Its history stays; the next push to that
---- name makes it anew.
+--- Removes a queue that nothing needs, with its pause and limit. Its history stays; the next push
+--- to that name makes it anew.
 ---@param name string
 ---@return true? ok
 ---@return string? message with `STATE`: what needs it

@@ -148,6 +148,17 @@ describe("limits:", function()
       sql("DELETE FROM nightshift_backlog WHERE queue_id = ?", id)
     end)
 
+    it("goes with its queue when that is removed", function()
+      local q, queue = fresh_queue()
+      assert(q:limit { running = 1, backlog = 1 })
+      assert(q:push "a")
+      assert(q:claim():ack())
+      assert.is_true((handle:remove_queue(queue)))
+      assert.is_nil((q:limits()))
+      for _ = 1, 2 do assert(q:push("a", nil, { wait = 20 })) end
+      assert.equal(2, #q:claim_many(2))
+    end)
+
     it("is in the audit, and is undone with its transaction", function()
       local q, queue = fresh_queue()
       assert(q:limit { running = 5, rate = { 500, 60 }, group = { rate = { 1, "90s" }, ordered = true, fair = true } })
@@ -303,6 +314,21 @@ describe("limits:", function()
       assert.matches("lines 1 to 2: queue .* is full.*%(FULL%); 0 jobs pushed before them", err)
       assert.equal(3, rows("ready", queue) - sql(
         "SELECT COUNT(*) AS n FROM nightshift_ready WHERE queue_id = ? AND job_id <= 0", queue_id(queue))[1].n)
+    end)
+
+    it("does not count jobs that were cancelled or moved, while no claim can start another", function()
+      local q, queue = full_queue { running = 1 }
+      assert(q:claim())
+      assert(q:push("a", 4))
+      assert.is_nil(q:claim())
+      assert.equal(3, rows("backlog", queue))
+      assert.same({ true, 3 }, { q:limits().full, q:limits().counts.waiting })
+      local ids = assert(handle:jobs { queue = queue, state = "ready" })
+      assert(handle:cancel(ids[1].id))
+      assert(handle:move { queue = queue, state = "ready", to = queue .. "b" })
+      assert.same({ nil, 0 }, { q:limits().full, q:limits().counts.waiting })
+      for i = 1, 3 do assert(q:push("a", i, { wait = 20 })) end
+      full(queue, q:push("a", 4))
     end)
 
     it("is shown, and ends with the limit", function()

@@ -235,6 +235,19 @@ local function lift(handle, id, name)
   return true
 end
 
+--- Takes limit and bound of a queue away in the open transaction.
+---@param handle userdata core handle
+---@param id integer of the queue
+---@param name string of the queue
+---@return table|nil
+---@return string? message
+---@return string? code
+function limit.drop(handle, id, name)
+  local ok, message, code = lift(handle, id, name)
+  if ok == nil then return nil, message, code end
+  return ask(handle, "admin_limit_bound", core.null, id)
+end
+
 --- Gives a queue a limit instead of the one that it has; nil: none.
 ---@param handle userdata core handle
 ---@param name string of the queue, checked
@@ -256,14 +269,10 @@ function limit.set(handle, name, given)
   local what = ("queue %s: %s"):format(name, set and limit.text(set) or "none")
   local done
   done, message, code = audit.once(handle, "limit", what, function()
-    local ok, why, kind
-    if set and set.admits then
-      ok, why, kind = put(handle, id, name, set)
-    else
-      ok, why, kind = lift(handle, id, name)
-    end
+    if not set then return limit.drop(handle, id, name) end
+    local ok, why, kind = (set.admits and put or lift)(handle, id, name, set)
     if ok == nil then return nil, why, kind end
-    return ask(handle, "admin_limit_bound", set and set.backlog or core.null, id)
+    return ask(handle, "admin_limit_bound", set.backlog or core.null, id)
   end)
   if not done then return nil, message, code end
   handle:queues() -- so this handle goes by the new bound at once

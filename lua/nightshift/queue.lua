@@ -378,8 +378,8 @@ local function needs_of(handle, id, name)
   return row and ("queue '%s' is needed: %s"):format(name, NEEDS[row.what](row.n, row.name))
 end
 
---- Removes a queue that nothing needs, with its pause. Its history stays, and the next push to it
--- makes it anew.
+--- Removes a queue that nothing needs, with its pause and its limit. Its history stays, and the
+-- next push to it makes it anew.
 ---@param handle userdata the core's database handle
 ---@param name string checked
 ---@return true|nil
@@ -395,9 +395,11 @@ function queue.remove(handle, name)
   done, message, code = audit.once(handle, "remove_queue", "queue " .. name, function()
     local result, problem, kind = handle:execute("@admin_queue_remove", id)
     if not result then return nil, problem, kind end
-    return result.affected == 1
+    if result.affected ~= 1 then return false end
+    return limits.drop(handle, id, name)
   end)
-  if done ~= false then return done, message, code end
+  if done then return true end
+  if done == nil then return nil, message, code end
   why, message, code = needs_of(handle, id, name)
   if why or message then return nil, why or message, code or "STATE" end
   return nil, ("there is no queue '%s'"):format(name), "NOT_FOUND"

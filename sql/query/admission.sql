@@ -171,7 +171,7 @@ END
 -- a job that ran before there was a limit. Of jobs without a group each 16th is the first of the
 -- lower lane that has waited longest.
 -- Groups before the last one are not looked for again: deleted rows that purge has not removed yet
--- would be read each time.
+-- would be read each time. Lanes are found one by one: a GROUP BY reads all of their rows.
 -- Keys: best or turns of group, one row; of_group of grant, as many rows as run. PRIMARY of
 -- backlog, one row, or up to the first of some kinds; of job, one row. Of ready, if groups are
 -- ordered, the first row of each lane. Locks what it changes.
@@ -185,7 +185,7 @@ BEGIN NOT ATOMIC
   DECLARE v_now BIGINT DEFAULT {now};
   DECLARE v_in, v_again, v_until, v_step, v_block, v_places, v_held, v_more BIGINT;
   DECLARE v_out MEDIUMTEXT {bytes} DEFAULT '';
-  DECLARE v_n, v_taken BIGINT DEFAULT 0;
+  DECLARE v_n, v_taken, v_lane BIGINT DEFAULT 0;
   DECLARE l_running, l_rate, l_span, l_next, l_used, l_stopped BIGINT;
   DECLARE l_g_running, l_g_rate, l_g_span BIGINT;
   DECLARE l_window, l_g_window, l_ordered, l_fair BOOLEAN;
@@ -228,9 +228,13 @@ BEGIN NOT ATOMIC
     SET v_want = 0, v_in = l_stopped - v_now;
   END IF;
   IF l_ordered AND v_want > 0 THEN
-    SELECT MIN(m.ready_at) INTO v_left
-    FROM (SELECT MIN(ready_at) AS ready_at FROM nightshift_ready FORCE INDEX (PRIMARY)
-      WHERE queue_id = v_queue GROUP BY rank) m;
+    WHILE v_lane IS NOT NULL DO
+      SET b_rank = NULL;
+      SELECT rank, ready_at INTO b_rank, b_at FROM nightshift_ready FORCE INDEX (PRIMARY)
+      WHERE queue_id = v_queue AND rank >= v_lane
+      ORDER BY queue_id, rank, ready_at, job_id LIMIT 1;
+      SET v_lane = b_rank + 1, v_left = IF(b_rank IS NULL, v_left, LEAST(COALESCE(v_left, b_at), b_at));
+    END WHILE;
   END IF;
   UPDATE nightshift_group SET blocked = 0
   WHERE queue_id = v_queue AND blocked BETWEEN 1 AND v_now AND v_want > 0;
@@ -273,10 +277,17 @@ BEGIN NOT ATOMIC
         SET v_until = g_next + v_step - l_g_span;
         SET v_block = IF(v_until <= v_now, 0, v_until);
       ELSEIF g_key = '' AND v_aging AND g_used MOD 16 = 15 THEN
-        SELECT rank INTO v_low
-        FROM (SELECT rank, MIN(ready_at) AS ready_at FROM nightshift_backlog FORCE INDEX (PRIMARY)
-          WHERE queue_id = v_queue AND group_key = '' AND rank > g_rank GROUP BY rank) m
-        ORDER BY ready_at LIMIT 1;
+        SET v_lane = g_rank + 1, v_until = NULL;
+        WHILE v_lane IS NOT NULL DO
+          SET b_rank = NULL;
+          SELECT rank, ready_at INTO b_rank, b_at FROM nightshift_backlog FORCE INDEX (PRIMARY)
+          WHERE queue_id = v_queue AND group_key = '' AND rank >= v_lane
+          ORDER BY queue_id, group_key, rank, ready_at, job_id LIMIT 1;
+          IF b_rank IS NOT NULL AND b_at < COALESCE(v_until, b_at + 1) THEN
+            SET v_low = b_rank, v_until = b_at;
+          END IF;
+          SET v_lane = b_rank + 1;
+        END WHILE;
       END IF;
       WHILE v_block = 0 AND b_id IS NULL DO
         SELECT b.rank, b.ready_at, b.job_id, b.run, b.alone, b.kind,

@@ -573,15 +573,19 @@ ORDER BY x.since, x.job_id LIMIT ?
 -- Queues with limits or a bound, by name. held: running jobs that have a place. waiting: jobs in the
 -- backlog, fresh: in ready, 10,000 of each at most. groups: with jobs in the backlog, 1,000 at
 -- most; full_groups: no job of them can start. Params: a queue's name twice, NULL: all. Index:
--- PRIMARY of queue, all rows; of limit; of group, backlog and ready, ranges; of job, a row for
--- each group; of_group of grant. Locks: none.
+-- PRIMARY of queue, all rows; of limit; of group, backlog and ready, ranges; of job, row by row;
+-- of_group of grant. Locks: none.
 SELECT v.*,
   (SELECT COUNT(*) FROM nightshift_grant x
    STRAIGHT_JOIN nightshift_lease c FORCE INDEX (PRIMARY) ON c.id = x.lease
    WHERE x.queue_id = v.queue_id) AS held,
   IF(v.many, 10000, (SELECT COUNT(*) FROM nightshift_backlog b FORCE INDEX (PRIMARY)
+    STRAIGHT_JOIN nightshift_job j FORCE INDEX (PRIMARY)
+      ON j.id = b.job_id AND j.run = b.run AND j.queue_id = b.queue_id
     WHERE b.queue_id = v.queue_id)) AS waiting,
   IF(v.many_fresh, 10000, (SELECT COUNT(*) FROM nightshift_ready r FORCE INDEX (PRIMARY)
+    STRAIGHT_JOIN nightshift_job j FORCE INDEX (PRIMARY)
+      ON j.id = r.job_id AND j.run = r.run AND j.queue_id = r.queue_id
     WHERE r.queue_id = v.queue_id AND r.job_id > 0)) AS fresh,
   IF(v.many_groups, 1000, (SELECT COUNT(*) FROM nightshift_group g FORCE INDEX (PRIMARY)
     WHERE g.queue_id = v.queue_id AND g.job_id > 0)) AS `groups`,

@@ -532,8 +532,9 @@ END
 
 -- name: room
 -- The bound of a queue, NULL: it has none; and how many of its jobs wait, in ready and in its
--- backlog. They are counted up to the bound. Locks nothing; a caller with an old view counts by
--- that.
+-- backlog. They are counted up to the bound. Rows of jobs that were cancelled or moved stay until a
+-- claim meets them. So where rows reach the bound, those with their jobs are counted. Locks nothing;
+-- a caller with an old view counts by that.
 CREATE OR REPLACE PROCEDURE nightshift_room(
   IN p_queue INT, OUT p_bound BIGINT, OUT p_waiting BIGINT)
   READS SQL DATA
@@ -549,6 +550,20 @@ BEGIN
     SET p_waiting = LEAST(p_bound, (SELECT COUNT(*) FROM nightshift_ready FORCE INDEX (PRIMARY)
         WHERE queue_id = p_queue AND job_id > 0)
       + (SELECT COUNT(*) FROM nightshift_backlog FORCE INDEX (PRIMARY) WHERE queue_id = p_queue));
+  END IF;
+  IF p_waiting = p_bound THEN
+    SET v_last = p_bound;
+    SELECT COUNT(*) INTO p_waiting
+    FROM (SELECT STRAIGHT_JOIN r.job_id FROM nightshift_ready r FORCE INDEX (PRIMARY)
+      JOIN nightshift_job j FORCE INDEX (PRIMARY)
+        ON j.id = r.job_id AND j.run = r.run AND j.queue_id = r.queue_id
+      WHERE r.queue_id = p_queue AND r.job_id > 0 LIMIT v_last) w;
+    SET v_last = v_last - p_waiting;
+    SELECT p_waiting + COUNT(*) INTO p_waiting
+    FROM (SELECT STRAIGHT_JOIN b.job_id FROM nightshift_backlog b FORCE INDEX (PRIMARY)
+      JOIN nightshift_job j FORCE INDEX (PRIMARY)
+        ON j.id = b.job_id AND j.run = b.run AND j.queue_id = b.queue_id
+      WHERE b.queue_id = p_queue LIMIT v_last) w;
   END IF;
 END
 
