@@ -428,7 +428,8 @@ ns_status ns_settle_one(ns_db *db, ns_verdict *v, int64_t cycle, bool *cut, ns_e
 
 ns_status ns_settle_one_joined(ns_db *db, ns_verdict *v, bool *written, ns_err *err) {
   const ns_claimed *c = ns_claim_leases_find(&db->claim.leases, v->lease, v->id, v->run);
-  ns_status st = end_job(db, v, c, 0, 0, NULL, err);
+  bool cut; /* of the caller's transaction: nothing is sent again */
+  ns_status st = end_job(db, v, c, 0, 0, &cut, err);
   *written = st == NS_OK;
   if (st != NS_OK && err->sqlerr == REFUSED_ITSELF) {
     ns_err_clear(err);
