@@ -252,3 +252,14 @@ ELSE
       WHERE e.on_id = v_job LIMIT 1) IS NULL;
   SET v_n = v_n + ROW_COUNT();
 END IF
+
+-- mark: retrying
+-- Jobs that wait for another attempt, among the first of scheduled, each with its last failure.
+-- Param: how many are looked at.
+FROM (SELECT job_id, run FROM nightshift_scheduled
+      ORDER BY run_at, job_id LIMIT ?) s
+STRAIGHT_JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = s.job_id AND j.run = s.run
+  AND j.attempts + j.crashes > 0 AND NOT {awaits}
+STRAIGHT_JOIN nightshift_attempt a FORCE INDEX (PRIMARY) ON a.job_id = j.id
+  AND a.run = (SELECT MAX(x.run) FROM nightshift_attempt x
+    WHERE x.job_id = j.id AND x.kind <> 'printed')

@@ -199,13 +199,7 @@ SELECT (SELECT id FROM nightshift_finished FORCE INDEX (outcome)
 -- PRIMARY of scheduled, job and attempt. Locks: none.
 SELECT {live_kind} AS error, COUNT(*) AS n, MIN(a.ended) AS first, MAX(a.ended) AS last,
   MAX(j.id) AS id
-FROM (SELECT job_id, run FROM nightshift_scheduled
-      ORDER BY run_at, job_id LIMIT ?) s
-STRAIGHT_JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = s.job_id AND j.run = s.run
-  AND j.attempts + j.crashes > 0 AND NOT {awaits}
-STRAIGHT_JOIN nightshift_attempt a FORCE INDEX (PRIMARY) ON a.job_id = j.id
-  AND a.run = (SELECT MAX(x.run) FROM nightshift_attempt x
-    WHERE x.job_id = j.id AND x.kind <> 'printed')
+{retrying}
 WHERE (? IS NULL OR j.queue_id = ?) AND (? IS NULL OR j.name = ?) AND a.ended >= ?
 GROUP BY 1
 
@@ -734,13 +728,7 @@ ORDER BY r.queue_id = 0 DESC, q.name, r.outcome
 -- Params: how many are looked at, limit. Index: PRIMARY of scheduled, job, attempt and queue. Locks:
 -- none.
 SELECT j.id, q.name AS queue, j.name, j.due, LEFT({live_error}, 300) AS error, a.ended
-FROM (SELECT job_id, run FROM nightshift_scheduled
-      ORDER BY run_at, job_id LIMIT ?) s
-STRAIGHT_JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = s.job_id AND j.run = s.run
-  AND j.attempts + j.crashes > 0 AND NOT {awaits}
-STRAIGHT_JOIN nightshift_attempt a FORCE INDEX (PRIMARY) ON a.job_id = j.id
-  AND a.run = (SELECT MAX(x.run) FROM nightshift_attempt x
-    WHERE x.job_id = j.id AND x.kind <> 'printed')
+{retrying}
 STRAIGHT_JOIN nightshift_queue q FORCE INDEX (PRIMARY) ON q.id = j.queue_id
 ORDER BY a.ended DESC, j.id DESC LIMIT ?
 

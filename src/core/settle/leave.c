@@ -64,7 +64,7 @@ ns_status ns_settle_leave_runs(ns_db *db, const ns_outcome *outcomes, size_t n, 
       st = hide(db, v, err);
     if (ns_settle_is_over(v) && may_have_place(db, c)) {
       ns_db_list_add_pair(&places, v->id, v->run);
-      ns_claim_place_freed(db, outcomes[i].queue_id);
+      ns_claim_place_freed(db, c != NULL ? c->queue_id : outcomes[i].queue_id);
     }
     if (st == NS_OK)
       st = stop_others(db, &outcomes[i], err);
