@@ -49,11 +49,6 @@ aria-pagecache-buffer-size=8M
 key-buffer-size=1M
 ]]
 
--- There the server maps its log into memory. It then waits for gaps in the log, which earlier
--- sessions have still to fill, only where commits are to be durable. With a gap, kill -9 takes back
--- commits that were answered.
-local IN_MEMORY = "innodb-flush-log-at-trx-commit=1\n"
-
 -- `make test-hostile`: all that a server, a database and an account may have for a default is
 -- as odd as it can be. And no client gets the character set that it asks for.
 local HOSTILE = os.getenv "NIGHTSHIFT_HOSTILE" == "1"
@@ -197,7 +192,7 @@ function db.server(more, files, parent)
   self.settings = self.folder .. "/my.cnf"
   assert(os.execute("mkdir " .. quoted(self.folder .. "/tmp")))
   for name, text in pairs(files or {}) do write(self.folder .. "/" .. name, text) end
-  local settings = SETTINGS .. (parent:find(MEMORY, 1, true) == 1 and IN_MEMORY or "") .. ODD .. (more or "")
+  local settings = SETTINGS .. ODD .. (more or "")
   settings = settings:gsub("%u%u%u%u%u%u", { SOCKET = self.socket, FOLDER = self.folder })
   write(self.settings, settings .. (euid == 0 and "user=root\n" or ""))
   assert(os.execute(("cp -r --sparse=always %s %s/data"):format(quoted(installed()), quoted(self.folder))))
