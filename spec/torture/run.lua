@@ -39,8 +39,8 @@ local function say(format, ...)
 end
 
 local begun = nst.clock()
--- In memory the server maps its log. It waits for gaps there, which earlier sessions have still to
--- fill, only where commits are to be durable; else kill -9 takes back commits that were answered.
+-- In memory the server maps its log, which has gaps while sessions still fill them. It waits for
+-- these only where commits are to be durable. Else kill -9 takes back commits that were answered.
 local server = db.server "innodb-flush-log-at-trx-commit=1\n"
 local _, database = server:fresh()
 server:sql(("CREATE USER torture@localhost; GRANT ALL ON %s.* TO torture@localhost"):format(database))
