@@ -2,7 +2,7 @@
 -- made NIGHTSHIFT_ROUNDS times under load. Then what was acknowledged has run once, limits and
 -- locks have held, and all nodes have the same rows.
 
-local crew = require "spec.support.crew"
+local fork = require "spec.support.crew".fork
 local galera = require "spec.support.galera"
 local host = require "spec.support.host"
 local nightshift = require "nightshift"
@@ -118,7 +118,7 @@ describe("a Galera cluster", function()
         return true
       end, 30)
     end
-    local readers = crew.fork(READERS, function(i)
+    local readers = fork(READERS, function(i)
       local handle <close> = assert(nightshift.open(URL))
       write("opened" .. i, "")
       local id
