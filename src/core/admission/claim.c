@@ -5,8 +5,8 @@
 **
 ** Where groups take turns, any row may be of the next one. So a host moves rows between its
 ** claims, too, for half of the time that it has for that. A program's claims move as many as they
-** can. While ready has more, they all look at its newest rows as well: the job of a small group
-** that was pushed behind many others starts at once.
+** can. While ready has more, they all look at its newest rows as well. So the job of a small
+** group that was pushed behind many others starts at once.
 **
 ** Invariants: rows of all names are moved, whichever names the claim is of, so that an ordered
 ** group has no gaps. What a claim remembers only says when the next look is worth it. No claim has
