@@ -1,7 +1,7 @@
 -- Limited queues. It measures the rate of no-op jobs of a queue without limits, alone, and beside
 -- 1,000 limited groups. These have started what they may. Then it is the claims of a queue with a
 -- group for each of its jobs. Last comes the time to the start of a tenant's job beside another
--- tenant's backlog: one that a host has sorted by tenant, and one just pushed. Prints a JSON line.
+-- tenant's backlog. A host has sorted that by tenant, or it was just pushed. Prints a JSON line.
 --   lua5.4 bench/questions/limits.lua URL BUILD WHAT JOBS
 -- WHAT: alone, beside, groups, fair or fresh.
 local nightshift = require "nightshift"
