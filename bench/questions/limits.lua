@@ -1,9 +1,9 @@
 -- Limited queues. It measures the rate of no-op jobs of a queue without limits, alone, and beside
 -- 1,000 limited groups. These have started what they may. Then it is the claims of a queue with a
 -- group for each of its jobs. Last comes the time to the start of a tenant's job beside another
--- tenant's backlog. Prints a JSON line.
+-- tenant's backlog. A host has sorted that by tenant, or it was just pushed. Prints a JSON line.
 --   lua5.4 bench/questions/limits.lua URL BUILD WHAT JOBS
--- WHAT: alone, beside, groups or fair.
+-- WHAT: alone, beside, groups, fair or fresh.
 local nightshift = require "nightshift"
 local processes = require("bench.lib.programs").processes
 local tables = require("bench.lib.programs").tables
@@ -31,6 +31,7 @@ local function question(s)
       program("beside", s:jobs(100000, 1000)),
       program("groups", s:jobs(100000, 1000)),
       program("fair", s:jobs(100000, 1000)),
+      program("fresh", s:jobs(100000, 1000)),
     },
     rounds = 3,
   }
@@ -102,22 +103,45 @@ function asks.groups(db)
     #took / (nightshift.clock() - begun), at(took, 0.5), at(took, 0.99))
 end
 
+--- Pushes n jobs of a tenant beside another's, 30 ms apart, of the same priority and of others. Gives
+--- the JSON line of the times from push to start.
+local function beside_a(db, q, n, title)
+  local begun, late, priorities = {}, {}, { false, 10, 200 }
+  for i = 1, n do
+    local at_once = nightshift.clock()
+    local id = assert(q:push("start", 1, { group = "b", priority = priorities[i % 3 + 1] or nil }))
+    begun[id] = at_once
+    assert(db:execute "DO SLEEP(0.03)")
+  end
+  for id, from in pairs(begun) do
+    tables.await(db, ("SELECT 1 AS n FROM nightshift_finished WHERE id = %d"):format(id))
+    late[#late + 1] = (assert(db:job(id)).result - from) * 1000
+  end
+  return ('{"what":"%s","jobs":%d,"p50_ms":%.3f,"p99_ms":%.3f,"max_ms":%.3f}'):format(title, n, at(late, 0.5),
+    at(late, 0.99), at(late, 1))
+end
+
 function asks.fair(db)
-  local q, late = assert(db:queue "api"), {}
+  local q = assert(db:queue "api")
   assert(q:limit { group = { fair = true } })
   fill(q, "step", jobs, function() return "a" end)
   local h <close> = host(4)
-  tables.await(db, "SELECT 1 AS n FROM nightshift_finished LIMIT 1")
-  for i = 1, 100 do
-    assert(db:execute "DO SLEEP(0.03)")
-    local begun = nightshift.clock()
-    local id = assert(q:push("start", 1, { group = "b" }))
-    tables.await(db, ("SELECT 1 AS n FROM nightshift_finished WHERE id = %d"):format(id))
-    late[i] = (assert(db:job(id)).result - begun) * 1000
-  end
+  tables.await(db, "SELECT 1 AS n FROM DUAL WHERE NOT EXISTS (SELECT 1 FROM nightshift_ready WHERE job_id > 0)")
+  local line = beside_a(db, q, 100, ("fair, %d of another tenant"):format(jobs))
   h:stop()
-  return ('{"what":"fair, %d of another tenant","jobs":100,"p50_ms":%.3f,"p99_ms":%.3f}'):format(jobs, at(late, 0.5),
-    at(late, 0.99))
+  return line
+end
+
+function asks.fresh(db)
+  local q = assert(db:queue "api")
+  assert(q:limit { group = { fair = true } })
+  assert(q:pause())
+  local h <close> = host(4)
+  fill(q, "step", jobs, function() return "a" end)
+  assert(q:resume())
+  local line = beside_a(db, q, 50, ("fair, %d of another tenant just pushed"):format(jobs))
+  h:stop()
+  return line
 end
 
 local db <close> = assert(nightshift.open(url))

@@ -230,6 +230,50 @@ describe("a limited queue", function()
     assert.same({ b[1], a[2], b[2], a[3] }, ids(q:claim_many(4)))
   end)
 
+  --- Pushes n jobs of group "a" by few statements.
+  local function flood(n)
+    for _ = 1, n, 1000 do
+      local items = {}
+      for i = 1, 1000 do items[i] = { "call", { "a" }, { group = "a" } } end
+      assert(q:push_many(items))
+    end
+  end
+
+  -- It came behind all of them.
+  it("gives a job that was pushed behind many of another group its turn at once, when it is to be fair", function()
+    assert(q:limit { group = { fair = true } })
+    flood(5000)
+    local b = assert(q:push("call", { "b" }, { group = "b" }))
+    local low = assert(q:push("call", { "c" }, { group = "c", priority = 1 }))
+    local started = ids(q:claim_many(3))
+    table.sort(started)
+    assert.same({ b, low }, { started[2], started[3] })
+    b = assert(q:push("call", { "b" }, { group = "b" }))
+    local n = 0
+    repeat n = n + 1 until assert(q:claim()).id == b
+    assert.is_true(n <= 3, n)
+  end)
+
+  it("is sorted by a host while its workers are busy, when it is to be fair", function()
+    local path = fixture.dir() .. "/go"
+    assert(q:limit { group = { fair = true } })
+    flood(20000)
+    local h = host.start(url, ([[return { call = function()
+        while not io.open(%q) do require "nightshift.core".sleep(0.01) end
+        return require "nightshift".clock()
+      end }]]):format(path), { "--workers", "1" })
+    eventually(function()
+      return handle:execute("SELECT COUNT(*) AS n FROM nightshift_ready WHERE job_id > 0")[1].n == 0
+    end, 60)
+    assert.is_true(count "backlog" > 19900)
+    assert(io.open(path, "w")):close()
+    local began = nightshift.clock()
+    local b = assert(q:push("call", { "b" }, { group = "b" }))
+    assert(handle:wait(b, 60))
+    assert.is_true(handle:job(b).result - began < proc.limit(1))
+    host.stop(h)
+  end)
+
   it("starts nothing of a group that a job of it has stopped", function()
     assert(q:limit { group = { running = 10 } })
     push("a", 3)

@@ -42,8 +42,8 @@ SELECT ordered, lifted, fair FROM nightshift_limit WHERE queue_id = ? FOR UPDATE
 
 -- name: admission_move
 -- Params: [[queue,rank,ready_at,job,run,alone,kind],…] of rows that this transaction took out of
--- ready, how many, ordered. They go into the backlog by the groups of their jobs, and the groups
--- learn their best jobs. Keys: PRIMARY of job, backlog and group, row by row. A row that is not of
+-- ready, how many, ordered. They go into the backlog by the groups of their jobs, and each group
+-- learns the best of them. Keys: PRIMARY of job, backlog and group, row by row. A row that is not of
 -- the snapshot is looked for in committed rows, past locked ones (see claim_read_again). One that
 -- stands and is locked goes back to ready. The rest is stale.
 BEGIN NOT ATOMIC
@@ -81,12 +81,15 @@ BEGIN NOT ATOMIC
     WHERE b.job_id IS NULL AND h.job_id IS NULL;
   END IF;
   INSERT INTO nightshift_group (queue_id, group_key, rank, ready_at, job_id)
-  SELECT STRAIGHT_JOIN v.queue_id, COALESCE(j.group_key, ''), IF(v_ordered, 0, v.rank),
-    IF(g.head = v.id, 0, v.ready_at), v.id
-  FROM JSON_TABLE(v_rows, {ready_rows}) v
-  JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id AND j.run = v.run
-  LEFT JOIN nightshift_group g FORCE INDEX (PRIMARY)
-    ON g.queue_id = v.queue_id AND g.group_key = COALESCE(j.group_key, '')
+  SELECT queue_id, group_key, rank, ready_at, id
+  FROM (SELECT w.*, ROW_NUMBER() OVER (PARTITION BY group_key ORDER BY rank, ready_at, id) AS place
+    FROM (SELECT STRAIGHT_JOIN v.queue_id, COALESCE(j.group_key, '') AS group_key,
+        IF(v_ordered, 0, v.rank) AS `rank`, IF(g.head = v.id, 0, v.ready_at) AS ready_at, v.id
+      FROM JSON_TABLE(v_rows, {ready_rows}) v
+      JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id AND j.run = v.run
+      LEFT JOIN nightshift_group g FORCE INDEX (PRIMARY)
+        ON g.queue_id = v.queue_id AND g.group_key = COALESCE(j.group_key, '')) w) b
+  WHERE place = 1
   ON DUPLICATE KEY UPDATE blocked = 0,
     job_id = IF(nightshift_group.job_id = 0 OR VALUES(rank) < nightshift_group.rank
       OR VALUES(rank) = nightshift_group.rank AND (VALUES(ready_at) < nightshift_group.ready_at
@@ -95,6 +98,47 @@ BEGIN NOT ATOMIC
     ready_at = IF(nightshift_group.job_id = VALUES(job_id), VALUES(ready_at),
       nightshift_group.ready_at),
     rank = IF(nightshift_group.job_id = VALUES(job_id), VALUES(rank), nightshift_group.rank);
+END
+
+-- name: admission_newest
+-- Params: queue, since, rows. Takes rows that came into ready since then out of it: of each lane so
+-- many, the newest. Rows of jobs that are claimed alone, and locked ones, stay. Gives [queue,rank,
+-- ready_at,job,run,alone,kind],… and how many; NULL and 0: none. Keys: PRIMARY of ready, backwards:
+-- of each lane the last row, and a range without locks; then row by row, each locked.
+BEGIN NOT ATOMIC
+  DECLARE v_queue INT DEFAULT ?;
+  DECLARE v_since BIGINT DEFAULT ?;
+  DECLARE v_rows INT DEFAULT ?;
+  DECLARE v_lane, v_above SMALLINT DEFAULT 256;
+  DECLARE v_some, v_out MEDIUMTEXT {bytes};
+  DECLARE v_found, v_n INT DEFAULT 0;
+  WHILE v_lane IS NOT NULL DO
+    SET v_above = NULL;
+    SELECT rank INTO v_above FROM nightshift_ready FORCE INDEX (PRIMARY)
+    WHERE queue_id = v_queue AND rank < v_lane
+    ORDER BY queue_id DESC, rank DESC, ready_at DESC, job_id DESC LIMIT 1;
+    SET v_lane = v_above;
+    SELECT COUNT(*), GROUP_CONCAT('[', v_queue, ',', v.rank, ',', v.ready_at, ',', v.job_id, ',',
+      v.run, ',0,', v.kind, ']') INTO v_found, v_some
+    FROM (SELECT rank, ready_at, job_id, run, kind FROM nightshift_ready FORCE INDEX (PRIMARY)
+      WHERE queue_id = v_queue AND rank = v_lane AND ready_at >= v_since AND ready_at < {end}
+        AND NOT alone
+      ORDER BY queue_id DESC, rank DESC, ready_at DESC, job_id DESC LIMIT v_rows) v
+    WHERE (SELECT 1 FROM nightshift_ready r FORCE INDEX (PRIMARY)
+      WHERE r.queue_id = v_queue AND r.rank = v.rank AND r.ready_at = v.ready_at
+        AND r.job_id = v.job_id
+      LIMIT 1 FOR UPDATE SKIP LOCKED) = 1;
+    SET v_n = v_n + v_found, v_out = IF(v_found = 0, v_out, CONCAT_WS(',', v_out, v_some));
+  END WHILE;
+  IF v_out IS NOT NULL THEN
+    DELETE r FROM JSON_TABLE(CONCAT('[', v_out, ']'), {ready_rows}) v
+    STRAIGHT_JOIN nightshift_ready r FORCE INDEX (PRIMARY) ON r.queue_id = v.queue_id
+      AND r.rank = v.rank AND r.ready_at = v.ready_at AND r.job_id = v.id;
+    IF ROW_COUNT() <> v_n THEN
+      SIGNAL SQLSTATE '70100' SET MYSQL_ERRNO = 1317, MESSAGE_TEXT = 'the statement was interrupted';
+    END IF;
+  END IF;
+  SELECT v_out, v_n;
 END
 
 -- name: admission_release

@@ -177,6 +177,13 @@ ns_status ns_cycle(ns_db *db, ns_verdict *verdicts, size_t nverdicts,
                    const ns_want *want, ns_jobs *out, int64_t *next_due,
                    ns_err *err);
 
+/* For a host that has nothing to settle or claim at the moment. ns_sort moves some waiting jobs of
+** a queue with groups that take turns to where a claim finds them by group. That is a transaction
+** of its own, of some ms. ns_sort_next: when it is worth it, monotonic µs; 0: no job is to be
+** moved. Errors: GONE. */
+ns_status ns_sort(ns_db *db, ns_err *err);
+int64_t ns_sort_next(ns_db *db);
+
 /* ns_first_due: the µs until the first scheduled job that the last claims saw is due, -1: there
 ** is none. ns_looked_everywhere: since 'since' (monotonic µs), have the claims looked at all
 ** rows of these queues that late commits may have hidden? While such a look is dear it takes

@@ -3,7 +3,8 @@
 -- An action on a filter is first a page that counts these jobs. Its form begins a
 -- run, which is done in slices: see runs.lua. Ticked jobs are done at once, one after the other.
 --
--- Invariant: a count stops after COUNTING seconds, and says so.
+-- Invariant: a count stops at the first page of rows that ends after COUNTING seconds, unless it is
+-- the last one, and says so.
 
 local core = require "nightshift.core"
 local change = require "nightshift.change"
@@ -126,10 +127,10 @@ local function count(context, verb, given, seconds)
   local ran, checked, message = pcall(many.read, verb.core, verbs.with(given, verb.core == "move" and { to = "x" }
     or verb.core == "reprioritise" and { priority = 0 } or {}))
   if not ran or not checked then return nil, ran and message or checked end
-  local n, stop, enough = 0, core.clock() + seconds, {}
+  local n, stop, late, enough = 0, core.clock() + seconds, false, {}
   function checked.told(found)
-    n = found
-    if core.clock() > stop then error({ message = enough }, 0) end
+    if late then error({ message = enough }, 0) end -- there was more to read than by then
+    n, late = found, core.clock() > stop
   end
   local all, problem = many.count(context.db._handle, verb.core, checked)
   if all then return all, false end

@@ -34,6 +34,22 @@ ns_status ns_admission_move(ns_db *db, const ns_admission *a, ns_buf *rows, size
   return rows->oom ? ns_no_memory(err) : ns_db_run(db, NS_SQL_ADMISSION_MOVE, params, err);
 }
 
+ns_status ns_admission_newest(ns_db *db, const ns_admission *a, int64_t since, size_t most,
+                              ns_buf *list, size_t *n, ns_err *err) {
+  const ns_value params[] = {ns_vint(a->queue_id), ns_vint(since), ns_vint((int64_t)most)};
+  const ns_value *row = NULL;
+  ns_status st = ns_db_run(db, NS_SQL_ADMISSION_NEWEST, params, err);
+  ns_assert(a->locked && !a->lifted && !a->ordered && db->in_tx);
+  if (st == NS_OK)
+    st = ns_db_row(db, NS_SQL_ADMISSION_NEWEST, &row, err);
+  if (st != NS_OK || row == NULL || row[1].i == 0)
+    return st;
+  ns_buf_addc(list, list->n > 0 ? ',' : '[');
+  ns_buf_add(list, row[0].s.p, row[0].s.n);
+  *n += (size_t)row[1].i;
+  return NS_OK;
+}
+
 ns_status ns_admission_lift(ns_db *db, const ns_admission *a, size_t n, bool *more, ns_err *err) {
   const ns_value params[] = {ns_vint(a->queue_id), ns_vint((int64_t)n)};
   const ns_value *row = NULL;

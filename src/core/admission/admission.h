@@ -31,6 +31,10 @@ typedef struct ns_admission_memory {
   int64_t admitted_at; /* when the last one was admitted, or the first look; 0: none yet */
   size_t moved;       /* rows, by the claim under way; */
   bool more;          /* ... and there may be more in ready */
+  int64_t newest_at;   /* no look at the newest rows of ready before; */
+  int64_t newest_from; /* ... which came since then (server's time); 0: no look yet */
+  int64_t sort_at;     /* when a host moves more, between claims; 0: it does not, */
+  int64_t sort_rest;   /* ... after so many µs */
 } ns_admission_memory;
 
 /* What a claim wants of a limited queue, and does for it. */
@@ -51,6 +55,17 @@ typedef struct ns_admission_claim {
 ** limit was taken away ('*lifted'), and the claim goes on as of any other queue. */
 ns_status ns_admission_run(ns_db *db, ns_admission_memory *m, const ns_admission_claim *c,
                            ns_stmt **s, bool *lifted, ns_err *err);
+
+/* Only moves rows of ready into the backlog, for a host between its claims. No row is taken of a
+** limit that is gone, or that another claim has locked. */
+ns_status ns_admission_sort(ns_db *db, ns_admission_memory *m, const ns_admission_claim *c,
+                            ns_err *err);
+
+/* That is over, and began at 'start', monotonic µs: it rests as long. */
+void ns_admission_sorted(ns_admission_memory *m, int64_t start);
+
+/* When that is worth it, monotonic µs; 0: it is not. */
+int64_t ns_admission_sort_at(const ns_admission_memory *m);
 
 /* The last row of that answer has been read. 'in': when to look again (µs, -1: not known); 'more':
 ** there are more groups to be looked at; 'n': jobs that were admitted. */
@@ -79,6 +94,11 @@ ns_status ns_admission_lock(ns_db *db, int64_t queue_id, ns_admission *a, ns_err
 /* Puts rows that were taken out of ready into the backlog: 'n' of them in the list
 ** [[queue,rank,ready_at,job,run,alone,kind],…]. Rows without a job that stands are dropped. */
 ns_status ns_admission_move(ns_db *db, const ns_admission *a, ns_buf *rows, size_t n, ns_err *err);
+
+/* Takes the newest rows of ready out of it that came since then: at most so many of each lane. They
+** are added to the list, and to 'n'. Not in an ordered queue: older ones of their groups stay. */
+ns_status ns_admission_newest(ns_db *db, const ns_admission *a, int64_t since, size_t most,
+                              ns_buf *list, size_t *n, ns_err *err);
 
 /* Moves up to 'n' rows of a lifted limit back to ready. '*more': there may be more; else the limit
 ** is gone. */

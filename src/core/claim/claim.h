@@ -351,6 +351,7 @@ typedef struct ns_claim_state {
   bool strict;         /* claims in true order only: no aging */
   ns_claim_row alone;  /* a job to be claimed by itself next; id 0: none */
   ns_claim_rows moved; /* into backlogs, by the transaction under way; owned */
+  bool sorts;          /* some queue may have to be sorted, see ns_sort */
   int64_t reserved;    /* the id of the next lease, where grants name it already; 0: none */
   bool skipped_alone;  /* claims have left out jobs that are to be claimed alone */
   int64_t unread;      /* a lease of jobs that could not be read yet; 0: none */

@@ -425,6 +425,7 @@ ns_status ns_claim_take_limited(ns_db *db, ns_claim_queue *q, size_t want, ns_cl
                               .take = list_ready,
                               .arg = q},
         &s, &lifted, err);
+  c->sorts = c->sorts || q->admission.sort_at != 0;
   ns_buf_free(&text);
   if (st == NS_OK && s != NULL)
     return collect_admitted(db, q, s, out, err);
@@ -444,6 +445,50 @@ void ns_claim_moved(ns_db *db, bool committed) {
     ns_claim_lanes_learn(&db->claim.lanes, moved->items[i].queue_id, moved->items[i].rank,
                          moved->items[i].ready_at);
   moved->n = 0;
+}
+
+/* The queue that is to be sorted first; NULL: none is. */
+static ns_claim_queue *first_to_sort(const ns_lanes *l) {
+  ns_claim_queue *first = NULL;
+  for (ns_claim_queue *q = l->queues; q < l->queues + l->nqueues; q++) {
+    int64_t at = ns_admission_sort_at(&q->admission);
+    if (at != 0 && (first == NULL || at < ns_admission_sort_at(&first->admission)))
+      first = q;
+  }
+  return first;
+}
+
+int64_t ns_sort_next(ns_db *db) {
+  const ns_claim_queue *q = db->claim.sorts ? first_to_sort(&db->claim.lanes) : NULL;
+  db->claim.sorts = q != NULL;
+  return q != NULL ? ns_admission_sort_at(&q->admission) : 0;
+}
+
+static ns_status sort_queue(ns_db *db, ns_tx *tx, ns_err *err) {
+  ns_claim_queue *q = tx->arg;
+  ns_claim_moved(db, false); /* by an earlier try */
+  return ns_admission_sort(
+      db, &q->admission,
+      &(ns_admission_claim){.queue_id = q->queue_id, .take = list_ready, .arg = q}, err);
+}
+
+ns_status ns_sort(ns_db *db, ns_err *err) {
+  ns_claim_queue *q = first_to_sort(&db->claim.lanes);
+  ns_tx tx = {.run = sort_queue, .arg = q, .once = true};
+  int64_t start = ns_mono_us();
+  ns_status st;
+  ns_err_clear(err);
+  if (q == NULL)
+    return NS_OK;
+  st = ns_db_transact(db, &tx, err);
+  ns_claim_moved(db, st == NS_OK);
+  if (st != NS_OK)
+    q->admission.moved = 0;
+  ns_admission_sorted(&q->admission, start);
+  if (st != NS_EBUSY) /* it is tried again, after a rest */
+    return st;
+  ns_err_clear(err);
+  return NS_OK;
 }
 
 bool ns_claim_may_have_place(const ns_db *db, const ns_claimed *c) {

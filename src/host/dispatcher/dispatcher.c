@@ -1,7 +1,8 @@
 /*
 ** The dispatcher's thread: waits for a reason, takes the orders out of the exchange, does a
 ** turn, and so on until the host ends. The queues (settling and claiming) and
-** dispatcher/maintenance.c do the work of a turn; turn.h has the picture.
+** dispatcher/maintenance.c do the work of a turn; turn.h has the picture. While there is no
+** reason, it sorts jobs of queues with groups that take turns.
 */
 #include "dispatcher/dispatcher.h"
 
@@ -47,15 +48,37 @@ static void wait_until(nsh_exchange *m, int64_t when) {
   pthread_cond_timedwait(&m->work, &m->lock, &t);
 }
 
+/* When queues are to be sorted, in the time that nothing else needs. The lock is held. */
+static int64_t sort_time(const nsh_dispatch *d) {
+  int64_t at = ns_sort_next(d->db);
+  return at == 0 || d->exchange->finish ? NSH_NEVER : at > d->error_at ? at : d->error_at;
+}
+
+/* The lock is open meanwhile. */
+static void sort_some(nsh_dispatch *d) {
+  ns_err err;
+  nsh_exchange_unlock(d->exchange);
+  nsh_exchange_moved(d->exchange, true);
+  nsh_slow_doing(d->slow, NSH_DISPATCHER, 0, true);
+  if (ns_sort(d->db, &err) != NS_OK)
+    nsh_back_off(d, &err);
+  nsh_slow_doing(d->slow, NSH_DISPATCHER, 0, false);
+  nsh_exchange_lock(d->exchange);
+}
+
 static void take_turn(nsh_dispatch *d, nsh_turn *t) {
   nsh_exchange *m = d->exchange;
   int64_t now = ns_mono_us();
   nsh_exchange_lock(m);
   nsh_exchange_moved(m, false);
   while (!has_work(d, now)) {
-    int64_t next = next_time(d, now);
+    int64_t sort_at = sort_time(d);
+    int64_t next = nsh_sooner(next_time(d, now), sort_at);
     bool holds = m->outstanding > 0;
-    wait_until(m, holds ? nsh_sooner(next, now + HOLD_LOOK) : next);
+    if (now >= sort_at)
+      sort_some(d);
+    else
+      wait_until(m, holds ? nsh_sooner(next, now + HOLD_LOOK) : next);
     nsh_exchange_moved(m, false);
     now = ns_mono_us();
     if (holds && ns_hung_up(d->db)) /* come back before other holders think us dead */
