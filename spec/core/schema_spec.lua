@@ -651,7 +651,8 @@ describe("the plan of", function()
     it("filter_live, filter_near, filter_ended and the verbs on many read jobs one key at a time" .. with, function()
       local null = nightshift.null
       for name, before in pairs { filter_live = { "[100,101]", null, null },
-        filter_near = { "[100,101]", 100, 101, CLAIMS, null, null }, filter_ended = { "[100,101]", null, null }, admin_many_past = { "[100,101]", null, null },
+        filter_near = { "[100,101]", 100, 101, CLAIMS, null, null }, filter_ended = { "[100,101]", null, null },
+        admin_many_past = { "[100,101]", null, null },
         admin_many_move = { "[100,101]", 1, 1, null, null } } do
         local plan = explain(plans.question(name), table.unpack(filtered(before, given, {})))
         local row = plan.j or plan.f
