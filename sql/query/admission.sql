@@ -142,9 +142,9 @@ BEGIN NOT ATOMIC
 END
 
 -- name: admission_pass
--- Params: [[queue,group],…]. The jobs that held these ordered groups are gone: the next claim looks at
--- them. A transaction of its own. Keys: PRIMARY of limit and of group, row by row; waits a second for
--- claims that admit.
+-- Params: [[queue,group],…]. The jobs that held these ordered groups are gone: the next claim looks
+-- at them. A transaction of its own. Keys: PRIMARY of limit and of group, row by row; waits a
+-- second for claims that admit.
 BEGIN NOT ATOMIC
   DECLARE v_list MEDIUMTEXT {bytes} DEFAULT ?;
   DECLARE v_n INT;

@@ -569,9 +569,10 @@ ORDER BY x.since, x.job_id LIMIT ?
 -- name: report_limits
 -- Queues with limits or a bound, by name. held: running jobs that have a place. waiting: jobs in the
 -- backlog, fresh: in ready, 10,000 of each at most. groups: with jobs in the backlog, 1,000 at
--- most; full_groups: no job of them can start, stopped_groups: as a job of them has said so, and
--- stopped_until: the first of these goes on. Params: a queue's name twice, NULL: all. Index: PRIMARY of queue, all rows; of limit; of group, backlog and ready, ranges; of job, row by row;
--- of_group of grant. Locks: none.
+-- most; full_groups: no job of them can start. stopped_groups: of these, a job has asked for it;
+-- stopped_until: the first of them goes on. Params: a queue's name twice, NULL: all. Index: PRIMARY
+-- of queue, all rows; of limit; of group, backlog and ready, ranges; of job, row by row; of_group
+-- of grant. Locks: none.
 SELECT v.*,
   (SELECT COUNT(*) FROM nightshift_grant x
    STRAIGHT_JOIN nightshift_lease c FORCE INDEX (PRIMARY) ON c.id = x.lease
