@@ -109,9 +109,9 @@ end
 
 local PREFIXES <const> = 10 -- of ids, in a pattern
 
---- A pattern that the text of a lease matches when it has a job from one id to another. Such ids begin
--- with one of some numbers, and go on with so many digits. A few other leases may match it. Most do
--- not, for jobs are claimed about in the order of their pushes.
+--- A pattern that the text of a lease matches when it has a job from one id to another. Such ids
+-- begin with one of some numbers, and go on with so many digits. A few other leases may match it.
+-- Most do not, for jobs are claimed about in the order of their pushes.
 ---@param low integer
 ---@param high integer
 ---@return string
