@@ -357,6 +357,10 @@ ON DUPLICATE KEY UPDATE since = IF(address = ?, VALUES(since), since),
 -- a node of a cluster that is not ready. 1644: a node that must not write. Later servers have
 -- more values of read_only than ON and OFF. Key of node: PRIMARY, one row; in a database without
 -- tables none. About 0.6 ms.
+-- A node that was frozen or is cut off may not know yet that the other nodes go on without it. It
+-- says that it is ready, and shows old rows. So the row of node is read with wsrep_sync_wait: the
+-- other nodes have answered, and what they had committed is here. A server without that variable
+-- would refuse the whole block, so its name stands in texts.
 BEGIN NOT ATOMIC
   DECLARE v_here, v_writer, v_nodes VARCHAR(2048) {bytes};
   DECLARE CONTINUE HANDLER FOR 1146 BEGIN END;
@@ -374,7 +378,14 @@ BEGIN NOT ATOMIC
       SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT =
         'Galera: log_bin is OFF, and then nodes come to have different rows; set log-bin on each';
     END IF;
-    SELECT address INTO v_writer FROM nightshift_node WHERE one = 1;
+    EXECUTE IMMEDIATE 'SET SESSION wsrep_sync_wait = 1';
+    BEGIN
+      DECLARE EXIT HANDLER FOR 1205
+        SIGNAL SQLSTATE '08S01' SET MYSQL_ERRNO = 1047,
+          MESSAGE_TEXT = 'the other nodes of its cluster have not answered it';
+      SELECT address INTO v_writer FROM nightshift_node WHERE one = 1;
+    END;
+    EXECUTE IMMEDIATE 'SET SESSION wsrep_sync_wait = 0';
     SET v_here = {node}, v_nodes = {nodes};
     IF COALESCE(v_here, '') IN ('', 'AUTO')
       OR (CHAR_LENGTH(v_nodes) - CHAR_LENGTH(REPLACE(v_nodes, CONCAT(',', v_here, ','), ''))) >

@@ -130,24 +130,20 @@ static ns_status take_writing(ns_db *db, ns_bytes here, ns_bytes before, ns_err 
   return st;
 }
 
-/* What the node before this one has committed is here when the first answer comes. */
+/* What the node before this one has committed is here: server_writable waits for it. */
 static ns_status join_cluster(ns_db *db, ns_err *err) {
   const ns_value *row = NULL;
   char here[256];
   char before[256] = "";
-  ns_status st = ns_db_text(db, "SET SESSION wsrep_sync_wait=1", err);
-  if (st == NS_OK && (st = ns_link_servers_ask(db->link, err)) == NS_OK &&
-      (st = ns_db_run_once(db, NS_SQL_SERVER_NODE, NULL, err)) == NS_OK)
+  ns_status st = ns_link_servers_ask(db->link, err);
+  if (st == NS_OK && (st = ns_db_run_once(db, NS_SQL_SERVER_NODE, NULL, err)) == NS_OK)
     st = ns_db_row(db, NS_SQL_SERVER_NODE, &row, err);
   if (row == NULL || row[0].type != NS_TEXT) /* there are no tables yet */
     return st == NS_ESCHEMA ? NS_OK : st;
   snprintf(here, sizeof here, "%.*s", (int)row[0].s.n, row[0].s.p);
   if (row[1].type == NS_TEXT)
     snprintf(before, sizeof before, "%.*s", (int)row[1].s.n, row[1].s.p);
-  st = ns_db_text(db, "SET SESSION wsrep_sync_wait=0", err);
-  return st == NS_OK && strcmp(here, before) != 0
-             ? take_writing(db, ns_str(here), ns_str(before), err)
-             : st;
+  return strcmp(here, before) != 0 ? take_writing(db, ns_str(here), ns_str(before), err) : NS_OK;
 }
 
 /* A node of a Galera cluster has named locks of its own, and conflicts with other nodes show only

@@ -197,8 +197,10 @@ void ns_link_set_cluster(ns_link *l);
 bool ns_link_cluster(const ns_link *l);
 
 /* Is the server of a list, or of a cluster, still one that can write? It is asked once a second at
-** most; the link of one that cannot is dead. Outside transactions. Errors: GONE, as of any
-** statement; SERVER: another node of the cluster writes. */
+** most; the link of one that cannot is dead. A node that is cut off or was frozen shows old rows.
+** They are read for no longer than that, and other nodes need more time to go on without it.
+** Outside transactions. Errors: GONE, as of any statement; SERVER: another node of the cluster
+** writes. */
 ns_status ns_link_servers_ask(ns_link *l, ns_err *err);
 
 /* Is the text a list, or the path of a socket? */

@@ -22,6 +22,9 @@
 
 #define CONNECT_EACH NS_SECOND /* unless a time is given: one that is cut off delays the next */
 #define ASK_AGAIN NS_SECOND    /* whether the server can write still, while it is used */
+#define ASKS 2                 /* how often at most, when the first answer took long */
+#define ASK_LIMIT (10 * NS_SECOND) /* for that answer, unless read_timeout is less: a cluster that
+                                   ** loses a node stands still for five or six */
 #define REASON 110             /* bytes of the words about each server */
 
 /* ---------------------------------------------------------------------- text */
@@ -127,19 +130,28 @@ const ns_config *ns_link_servers_config(const ns_config *cfg, unsigned place, ns
 
 /* With all that was sent before. */
 static ns_status ask_now(ns_link *l, ns_err *err) {
+  const int64_t limit = l->await.limit;
   ns_status st = ns_link_send(l, ns_sql_texts[NS_SQL_SERVER_WRITABLE], err);
   l->ask_at = ns_mono_us() + ASK_AGAIN;
+  if (limit <= 0 || limit > ASK_LIMIT)
+    l->await.limit = ASK_LIMIT;
   if (st == NS_OK)
     st = ns_link_answers(l, NULL, err);
+  l->await.limit = limit;
   if (st != NS_OK)
     l->dead = true;
   return st;
 }
 
+/* An answer that took longer is of a time before a pause of the server, so the next one counts. */
 ns_status ns_link_servers_ask(ns_link *l, ns_err *err) {
-  if (l->dead || (l->place == 0 && !l->cluster) || l->due > 0 || ns_mono_us() < l->ask_at)
+  ns_status st = NS_OK;
+  if (l->place == 0 && !l->cluster)
     return NS_OK;
-  return ask_now(l, err);
+  for (int i = 0; i < ASKS && st == NS_OK && !l->dead && l->due == 0 && ns_mono_us() >= l->ask_at;
+       i++)
+    st = ask_now(l, err);
+  return st;
 }
 
 static ns_status try_server(ns_link **out, const ns_config *cfg, const ns_server *s,
