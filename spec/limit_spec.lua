@@ -267,8 +267,12 @@ describe("limits:", function()
     end)
     host.stop(h)
     local by = handle:jobs { queue = queue, state = "scheduled", name = "b" }[1].id
-    assert.matches(("group tenant:8 is stopped .*: job %d asked for it"):format(by),
-      (handle:why(assert(q:push("d", nil, { group = "tenant:8" })))))
+    local waits = assert(q:push("d", nil, { group = "tenant:8" }))
+    assert.matches(("group tenant:8 is stopped .*: job %d asked for it"):format(by), (handle:why(waits)))
+    assert(handle:cancel(handle:jobs { queue = queue, name = "c" }[1].id))
+    assert(handle:cancel(job.id))
+    assert.is_nil(q:claim())
+    assert.matches("^its one group with jobs is stopped for [59].* more$", q:limits().holds)
   end)
 
   describe("a bound of waiting jobs", function()
@@ -314,6 +318,16 @@ describe("limits:", function()
       assert.matches("lines 1 to 2: queue .* is full.*%(FULL%); 0 jobs pushed before them", err)
       assert.equal(3, rows("ready", queue) - sql(
         "SELECT COUNT(*) AS n FROM nightshift_ready WHERE queue_id = ? AND job_id <= 0", queue_id(queue))[1].n)
+    end)
+
+    it("says of one job that it waits", function()
+      local q, queue = fresh_queue()
+      assert(q:limit { backlog = 1 })
+      assert(q:push "a")
+      local _, message = q:push "a"
+      assert.matches(": 1 job waits, and its limit", message)
+      _, message = handle:execute("CALL nightshift_push(?, 'a', '1', NULL)", queue)
+      assert.matches("is full: 1 job waits; push later", message)
     end)
 
     it("does not count jobs that were cancelled or moved, while no claim can start another", function()

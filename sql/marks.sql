@@ -55,6 +55,16 @@ CRC32(CONCAT_WS(' ', @@hostname, @@port, @@socket, @@datadir, @@server_id))
   ready_at BIGINT PATH '$[2]', id BIGINT PATH '$[3]', run INT UNSIGNED PATH '$[4]',
   alone BOOLEAN PATH '$[5]', kind INT UNSIGNED PATH '$[6]')
 
+-- mark: held_group
+-- The ordered group that job j holds; NULL: none.
+(SELECT g.group_key FROM nightshift_group g FORCE INDEX (PRIMARY)
+  WHERE g.queue_id = j.queue_id AND g.group_key = j.group_key AND g.head = j.id)
+
+-- mark: groups
+-- Behind `JSON_TABLE(text, `: the columns of [[queue,group],…].
+'$[*]' COLUMNS (queue_id INT PATH '$[0]',
+  group_key VARCHAR(190) {bytes} PATH '$[1]')
+
 -- mark: rows
 -- Behind `JSON_TABLE(text, `: the columns of [[row,job],…].
 '$[*]' COLUMNS (row_id BIGINT PATH '$[0]', job BIGINT PATH '$[1]')

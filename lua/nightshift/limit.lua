@@ -304,6 +304,15 @@ function limit.next_start(row, n, span, window)
   return at > row.now and at or nil
 end
 
+--- Why no job of any group can start, in words: all are full, or a job has stopped them.
+local function held_groups(row, n)
+  local which = n == 1 and "its one group with jobs is" or ("each of its %d groups with jobs is"):format(n)
+  if row.stopped_groups == 0 then return which .. " full" end
+  local span = units.span((row.stopped_until - row.now) / 1000000)
+  if row.stopped_groups < n then return ("%s full or stopped, the first for %s more"):format(which, span) end
+  return (n == 1 and "%s stopped for %s more" or "%s stopped, the first for %s more"):format(which, span)
+end
+
 --- The reason why none of a queue's jobs can start, in words; nil: there is none.
 local function held_by(row, counts)
   local due = limit.next_start(row, row.rate, row.rate_span, row.rate_window)
@@ -316,7 +325,7 @@ local function held_by(row, counts)
     return ("its rate of %s is used up, next start in %s"):format(limit.rate_text(row.rate, row.rate_span),
       units.span((due - row.now) / 1000000))
   elseif counts.full_groups > 0 and counts.full_groups >= counts.groups then
-    return ("each of its %d group%s with jobs is full"):format(counts.groups, counts.groups == 1 and "" or "s")
+    return held_groups(row, counts.groups)
   end
 end
 

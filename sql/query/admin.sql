@@ -171,10 +171,11 @@ UPDATE nightshift_queue SET limited = TRUE, removed = FALSE WHERE id = ?
 SELECT seq FROM nightshift_child WHERE parent = ? AND id = ?
 
 -- name: admin_lock
--- Params: job. Key: PRIMARY of job; locks the row, waiting for it.
+-- Params: job. Last the ordered group that it holds, or NULL. Keys: PRIMARY of job; locks the row,
+-- waiting for it. PRIMARY of group, without a lock.
 SELECT j.queue_id, j.rank, j.run, j.unmet, j.due, j.ukey, {now} AS now, j.paused,
   CRC32(j.name), j.parent, COALESCE(j.waits = 'signal', FALSE), j.deadline, j.attempts,
-  j.max_attempts
+  j.max_attempts, {held_group}
 FROM nightshift_job j WHERE j.id = ? FOR UPDATE
 
 -- name: admin_many_held

@@ -1,4 +1,4 @@
--- Statements of claims of limited queues. All but admission_lock, admission_release,
+-- Statements of claims of limited queues. All but admission_lock, admission_pass, admission_release,
 -- admission_return, admission_stop and admission_withdraw run under the lock of the queue's row of
 -- nightshift_limit. So one claim of a queue is in here at a time. No claim waits for it.
 -- admission_bounds and admission_room are of pushes to queues with a bound. Sorted by name.
@@ -139,6 +139,30 @@ BEGIN NOT ATOMIC
     END IF;
   END IF;
   SELECT v_out, v_n;
+END
+
+-- name: admission_pass
+-- Params: [[queue,group],…]. The jobs that held these ordered groups are gone: the next claim looks
+-- at them. A transaction of its own. Keys: PRIMARY of limit and of group, row by row; waits a
+-- second for claims that admit.
+BEGIN NOT ATOMIC
+  DECLARE v_list MEDIUMTEXT {bytes} DEFAULT ?;
+  DECLARE v_n INT;
+  DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN
+    ROLLBACK;
+    RESIGNAL;
+  END;
+  START TRANSACTION;
+  SET STATEMENT innodb_lock_wait_timeout=1 FOR
+  SELECT COUNT(*) INTO v_n FROM (SELECT STRAIGHT_JOIN l.queue_id
+    FROM JSON_TABLE(v_list, {groups}) v
+    JOIN nightshift_limit l FORCE INDEX (PRIMARY) ON l.queue_id = v.queue_id FOR UPDATE) x;
+  UPDATE JSON_TABLE(v_list, {groups}) v
+  STRAIGHT_JOIN nightshift_group g FORCE INDEX (PRIMARY)
+    ON g.queue_id = v.queue_id AND g.group_key = v.group_key
+  SET g.blocked = 0
+  WHERE g.job_id <> 0;
+  COMMIT;
 END
 
 -- name: admission_release

@@ -491,21 +491,24 @@ WHERE r.kind NOT IN (SELECT CRC32(v.name)
 GROUP BY q.name, j.name ORDER BY n DESC, q.name, j.name LIMIT 20
 
 -- name: report_limit_full
--- Params: queue, bound. Whether so many of its jobs wait. Index: PRIMARY of ready and of backlog,
--- ranges, up to the bound. Locks: none.
+-- Params: queue, bound. Whether so many of its jobs wait, as nightshift_room counts them: a row of a
+-- job that is gone does not count. Index: PRIMARY of ready and of backlog, ranges, up to the bound;
+-- of job, row by row. Locks: none.
 BEGIN NOT ATOMIC
   DECLARE v_queue INT DEFAULT ?;
-  DECLARE v_last BIGINT DEFAULT ? - 1;
-  DECLARE v_full BOOLEAN DEFAULT TRUE;
-  IF (SELECT 1 FROM nightshift_ready FORCE INDEX (PRIMARY)
-      WHERE queue_id = v_queue AND job_id > 0 LIMIT 1 OFFSET v_last) IS NULL
-    AND (SELECT 1 FROM nightshift_backlog FORCE INDEX (PRIMARY)
-      WHERE queue_id = v_queue LIMIT 1 OFFSET v_last) IS NULL THEN
-    SET v_full = v_last < (SELECT COUNT(*) FROM nightshift_ready FORCE INDEX (PRIMARY)
-        WHERE queue_id = v_queue AND job_id > 0)
-      + (SELECT COUNT(*) FROM nightshift_backlog FORCE INDEX (PRIMARY) WHERE queue_id = v_queue);
-  END IF;
-  SELECT v_full AS is_full;
+  DECLARE v_bound BIGINT DEFAULT ?;
+  DECLARE v_n BIGINT;
+  SELECT COUNT(*) INTO v_n
+  FROM (SELECT STRAIGHT_JOIN r.job_id FROM nightshift_ready r FORCE INDEX (PRIMARY)
+    JOIN nightshift_job j FORCE INDEX (PRIMARY)
+      ON j.id = r.job_id AND j.run = r.run AND j.queue_id = r.queue_id
+    WHERE r.queue_id = v_queue AND r.job_id > 0 LIMIT v_bound) w;
+  SELECT v_n + COUNT(*) INTO v_n
+  FROM (SELECT STRAIGHT_JOIN b.job_id FROM nightshift_backlog b FORCE INDEX (PRIMARY)
+    JOIN nightshift_job j FORCE INDEX (PRIMARY)
+      ON j.id = b.job_id AND j.run = b.run AND j.queue_id = b.queue_id
+    WHERE b.queue_id = v_queue LIMIT v_bound) w;
+  SELECT v_n >= v_bound AS is_full;
 END
 
 -- name: report_limit_groups
@@ -566,9 +569,10 @@ ORDER BY x.since, x.job_id LIMIT ?
 -- name: report_limits
 -- Queues with limits or a bound, by name. held: running jobs that have a place. waiting: jobs in the
 -- backlog, fresh: in ready, 10,000 of each at most. groups: with jobs in the backlog, 1,000 at
--- most; full_groups: no job of them can start. Params: a queue's name twice, NULL: all. Index:
--- PRIMARY of queue, all rows; of limit; of group, backlog and ready, ranges; of job, row by row;
--- of_group of grant. Locks: none.
+-- most; full_groups: no job of them can start. stopped_groups: of these, a job has asked for it;
+-- stopped_until: the first of them goes on. Params: a queue's name twice, NULL: all. Index: PRIMARY
+-- of queue, all rows; of limit; of group, backlog and ready, ranges; of job, row by row; of_group
+-- of grant. Locks: none.
 SELECT v.*,
   (SELECT COUNT(*) FROM nightshift_grant x
    STRAIGHT_JOIN nightshift_lease c FORCE INDEX (PRIMARY) ON c.id = x.lease
@@ -596,7 +600,13 @@ SELECT v.*,
         OR (SELECT COUNT(*) FROM nightshift_grant x
             STRAIGHT_JOIN nightshift_lease c FORCE INDEX (PRIMARY) ON c.id = x.lease
             WHERE x.queue_id = g.queue_id AND x.group_key = g.group_key)
-          >= IF(v.ordered, 1, v.group_running)))) AS full_groups
+          >= IF(v.ordered, 1, v.group_running)))) AS full_groups,
+  IF(v.many_groups, 0, (SELECT COUNT(*) FROM nightshift_group g FORCE INDEX (PRIMARY)
+    WHERE g.queue_id = v.queue_id AND g.job_id > 0 AND g.group_key <> '' AND g.stopped > v.now))
+    AS stopped_groups,
+  IF(v.many_groups, NULL, (SELECT MIN(g.stopped) FROM nightshift_group g FORCE INDEX (PRIMARY)
+    WHERE g.queue_id = v.queue_id AND g.job_id > 0 AND g.group_key <> '' AND g.stopped > v.now))
+    AS stopped_until
 FROM (SELECT q.name AS queue, q.id AS queue_id, q.limited, q.backlog, l.running AS places, l.rate,
     l.rate_span, l.rate_window, l.group_running, l.group_rate, l.group_span, l.group_window,
     l.ordered, l.fair, l.next_at, l.used, COALESCE(l.stopped, 0) AS stopped, l.lifted, {now} AS now,

@@ -87,13 +87,13 @@ SET j.run = v.run, j.queue_id = v.queue_id, j.rank = v.rank, j.priority = v.prio
   j.waits = IF(v.unmet = 0 AND j.waits IN ('fail', 'continue'), NULL, j.waits)
 
 -- name: admin_tree_lock
--- Params: [id,…] in ascending order. Key: PRIMARY of job, one row at a time; locks
--- them, waiting.
+-- Params: [id,…] in ascending order. Last the ordered group that a job holds, or NULL. Keys: PRIMARY
+-- of job, one row at a time; locks them, waiting. PRIMARY of group, without a lock.
 SELECT STRAIGHT_JOIN j.id, j.queue_id, j.rank, j.run, j.unmet, j.due, j.lost,
   j.paused, j.deadline, COALESCE(j.waits = 'signal', FALSE),
   COALESCE(j.waits IN ('fail', 'continue'), FALSE), j.ukey, {now},
   COALESCE(IF(j.due = j.deadline, j.wish, NULL), j.due), j.priority,
-  CRC32(j.name)
+  CRC32(j.name), {held_group}
 FROM JSON_TABLE(?, {ids}) v
 JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id
 FOR UPDATE

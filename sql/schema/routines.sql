@@ -623,7 +623,7 @@ BEGIN
     CALL nightshift_room(v_queue, v_bound, v_waiting);
     IF v_waiting >= v_bound THEN
       SET v_open = LEFT(CONCAT('nightshift_push: FULL: queue ', nightshift_push_queue, ' is full: ',
-        v_waiting, ' jobs wait; push later'), 128);
+        v_waiting, IF(v_waiting = 1, ' job waits', ' jobs wait'), '; push later'), 128);
       SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = v_open;
     END IF;
   END IF;

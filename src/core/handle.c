@@ -19,7 +19,7 @@
 
 static const ns_hooks *const parts[] = {
     &ns_db_schema_hooks,     &ns_db_minutes_hooks,     &ns_source_hooks,
-    &ns_claim_hooks,
+    &ns_admission_hooks,     &ns_claim_hooks,
     &ns_push_hooks,          &ns_finish_hooks,         &ns_settle_hooks,
     &ns_holder_hooks,        &ns_holder_rescue_hooks,  &ns_holder_audit_hooks,
     &ns_cycle_hooks,         &ns_wake_listen_hooks,    &ns_wake_ring_hooks,

@@ -53,6 +53,7 @@ struct ns_db {
                        ** ns_session_bar */
   ns_left_behind session;
   ns_buf waiters;      /* connections that wait for jobs which a transaction has ended: "[id,…" */
+  ns_buf passed;       /* ordered groups that jobs may have left: "[[queue,group],…" */
   bool ring_due;       /* something was pushed: ring after the commit */
   bool may_ring;       /* so we have been told on this connection */
   int64_t ring_at;     /* monotonic: no ring before, it was refused; 0: none was */

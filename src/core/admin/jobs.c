@@ -44,6 +44,7 @@ ns_status ns_admin_lock_live(ns_db *db, int64_t id, ns_live *l, ns_err *err) {
   l->deadline = ns_int_or(&r[11], 0);
   l->attempts = r[12].i;
   l->max_attempts = r[13].i;
+  ns_admission_leaves(db, l->queue_id, &r[14]);
   return l->key.oom ? ns_no_memory(err) : NS_OK;
 }
 
@@ -84,6 +85,7 @@ ns_status ns_admin_run(ns_db *db, ns_admin_work *w, ns_status (*run)(ns_db *, ns
   ns_buf_free(&w->now.key);
   ns_buf_free(&w->then.key);
   if (st == NS_OK && !db->user_tx) {
+    ns_admission_pass(db);
     if (db->ring_due)
       ns_ring(db, NULL);
     db->ring_due = false;

@@ -100,3 +100,40 @@ ns_status ns_admission_stop(ns_db *db, int64_t queue_id, int64_t job, int64_t sp
   const ns_value params[] = {ns_vint(queue_id), ns_vint(job), ns_vint(span), ns_vint(all)};
   return ns_db_run(db, NS_SQL_ADMISSION_STOP, params, err);
 }
+
+/* ------------------------------------------------------- groups that go on */
+
+void ns_admission_leaves(ns_db *db, int64_t queue_id, const ns_value *group) {
+  ns_buf *list = &db->passed;
+  if (group->type != NS_TEXT)
+    return;
+  ns_buf_addf(list, "%c[%lld,", list->n > 0 ? ',' : '[', (long long)queue_id);
+  ns_buf_add_json(list, group->s);
+  ns_buf_addc(list, ']');
+  if (list->oom)
+    ns_buf_free(list);
+}
+
+void ns_admission_pass(ns_db *db) {
+  ns_value list;
+  ns_err none;
+  if (db->passed.n == 0)
+    return;
+  list = ns_db_list_end(&db->passed);
+  if (!db->passed.oom && ns_db_ready(db, &none) == NS_OK)
+    ns_db_run(db, NS_SQL_ADMISSION_PASS, &list, &none);
+  ns_buf_free(&db->passed);
+  db->ring_due = true;
+}
+
+static void committed(ns_db *db, bool written) {
+  if (!written)
+    ns_buf_free(&db->passed);
+  ns_admission_pass(db);
+}
+
+static void closing(ns_db *db) {
+  ns_buf_free(&db->passed);
+}
+
+const ns_hooks ns_admission_hooks = {.committed = committed, .closing = closing};

@@ -126,6 +126,17 @@ ns_status ns_admission_release(ns_db *db, ns_buf *tokens, ns_err *err);
 ns_status ns_admission_stop(ns_db *db, int64_t queue_id, int64_t job, int64_t span, bool all,
                             ns_err *err);
 
+/* A job that is locked may be about to leave the ordered group that it holds, by itself or with its
+** queue. Notes the group (no text: it holds none) for ns_admission_pass, best effort. */
+void ns_admission_leaves(ns_db *db, int64_t queue_id, const ns_value *group);
+
+/* After the commit: the next claim looks at the groups that were noted, and a ring is due. Best
+** effort: they are looked at within a second anyway. Waits for a claim that admits, a second at
+** most. Costs nothing when none was noted. In a transaction of the caller it comes by itself. */
+void ns_admission_pass(ns_db *db);
+
+extern const struct ns_hooks ns_admission_hooks;
+
 /* ------------------------------------------- a queue with a bound: room.c */
 
 /* A push wants to add 'n' jobs to a queue. Where it has a bound its jobs are counted first, or were

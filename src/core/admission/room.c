@@ -76,8 +76,8 @@ ns_status ns_admission_room(ns_db *db, int64_t queue_id, size_t n, ns_err *err) 
     return st;
   if (q->room < 0)
     return ns_fail(err, NS_EFULL,
-                   "queue %s is full: %lld jobs wait, and its limit allows no more; push later, or "
-                   "with wait", q->name, (long long)q->bound);
+                   "queue %s is full: %lld job%s, and its limit allows no more; push later, or "
+                   "with wait", q->name, (long long)q->bound, q->bound == 1 ? " waits" : "s wait");
   q->room = q->room > (int64_t)n ? q->room - (int64_t)n : 0;
   return NS_OK;
 }

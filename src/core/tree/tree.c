@@ -123,6 +123,7 @@ void ns_tree_told(ns_db *db, ns_tree *t) {
     return;
   tell_claimers(db, t, "cancelled", is_revoked);
   tell_claimers(db, t, "paused", is_suspended);
+  ns_admission_pass(db);
   if (db->ring_due)
     ns_ring(db, NULL);
   db->ring_due = false;
@@ -158,7 +159,7 @@ void ns_tree_free(ns_tree *t) {
 
 enum { N_ID, N_QUEUE, N_RANK, N_RUN, N_UNMET, N_DUE, N_LOST, N_PAUSED,
        N_DEADLINE, N_AWAITS, N_WAITS, N_UKEY, N_NOW, N_WISH, N_PRIORITY,
-       N_KIND };
+       N_KIND, N_GROUP };
 
 static bool add_node(ns_tree *t, const ns_value *r) {
   ns_node *x;
@@ -264,6 +265,8 @@ ns_status ns_tree_lock(ns_db *db, ns_tree *t, bool held, ns_err *err) {
          row != NULL)
     if (!add_node(t, row))
       st = ns_no_memory(err);
+    else
+      ns_admission_leaves(db, row[N_QUEUE].i, &row[N_GROUP]);
   if (st == NS_OK && t->many != NULL && t->nnodes > 0) {
     if ((st = ns_tree_ids(t, &param, err)) == NS_OK)
       st = keep_wanted(db, t, param, err);
