@@ -594,7 +594,10 @@ describe("the plan of", function()
     end)
 
     it("a listing of children reads the range of their parent, and jobs one by one" .. with, function()
-      local range = explain(plans.question "report_jobs_children", parent, math.maxinteger, 10).nightshift_child
+      local first = explain(plans.question "report_jobs_children_from", parent, math.maxinteger, 10).nightshift_child
+      assert.equal("PRIMARY", first.key)
+      assert.is_nil(first.Extra:find "filesort")
+      local range = explain(plans.question "report_jobs_children", parent, math.maxinteger, 1, 10).nightshift_child
       assert.equal("PRIMARY", range.key)
       assert.is_true(range.type == "ref" or range.type == "range", range.type)
       for name, alias in pairs { report_jobs_child_live = "j", report_jobs_child_ended = "f" } do

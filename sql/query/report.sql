@@ -296,10 +296,18 @@ WHERE (? IS NULL OR {state} = ?) AND {filter_live}
 ORDER BY j.id DESC LIMIT ?
 
 -- name: report_jobs_children
--- The last children of a job. Params: parent, an id: all below; limit. Index: child PRIMARY, a range:
--- all children, index only. Locks: none.
+-- The last children of a job. Params: parent, an id: all below; the id that report_jobs_children_from
+-- gives; limit. Index: child PRIMARY, a range: all children, index only. Locks: none.
 SELECT id FROM nightshift_child FORCE INDEX (PRIMARY)
-WHERE parent = ? AND id < ? ORDER BY id DESC LIMIT ?
+WHERE parent = ? AND id < ? AND id >= ? ORDER BY id DESC LIMIT ?
+
+-- name: report_jobs_children_from
+-- An id that is no larger than that of the last of so many children: few others are sorted. NULL:
+-- there are none. Params: parent, an id: all below; how many. Index: child PRIMARY, a range,
+-- backwards, index only. Locks: none.
+SELECT MIN(v.id) AS id
+FROM (SELECT id FROM nightshift_child FORCE INDEX (PRIMARY)
+      WHERE parent = ? AND id < ? ORDER BY parent DESC, seq DESC, id DESC LIMIT ?) v
 
 -- name: report_jobs_claimed
 -- Which of some jobs are claimed. Params: the pattern of filter.claims for their ids, [[id,run],…].

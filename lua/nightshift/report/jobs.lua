@@ -172,7 +172,10 @@ end
 --- Children of a job, by id, newest first: as many as are found among `look`.
 local function children(handle, given, wanted, after, limit, look)
   local s = given.state or core.null
-  local rows, message, code = handle:execute("@report_jobs_children", given.parent, after, look)
+  local rows, message, code = handle:execute("@report_jobs_children_from", given.parent, after, look)
+  if not rows then return nil, message, code end
+  if not rows[1].id then return {} end
+  rows, message, code = handle:execute("@report_jobs_children", given.parent, after, rows[1].id, look)
   if not rows then return nil, message, code end
   local ids = {}
   for i, row in ipairs(rows) do ids[i] = row.id end
