@@ -279,13 +279,13 @@ describe("under load, with three hosts and seven programs", function()
     assert_goes_on(60)
   end)
 
-  it("kill -9 of the node that writes is followed", function() round("kill -9", 40, kill, start) end)
+  it("kill -9 of the node that writes is followed", function() round("kill -9", 20, kill, start) end)
 
-  it("a stop of the node that writes is followed", function() round("stop", 40, stop, restart) end)
+  it("a stop of the node that writes is followed", function() round("stop", 10, stop, restart) end)
 
   it("a frozen node that writes is followed, and may come back", function() round("frozen", 60, freeze, thaw) end)
 
-  it("a node that writes and is cut off from the cluster is followed", function() round("cut off", 40, cut, join) end)
+  it("a node that writes and is cut off from the cluster is followed", function() round("cut off", 20, cut, join) end)
 
   -- Galera's own pause is 5 s, evs.suspect_timeout, before it leaves a node behind.
   it("kill -9 of another node costs no more than Galera's own pause, and the doctor tells", function()

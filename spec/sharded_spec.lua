@@ -497,6 +497,7 @@ describe("sharded:", function()
       assert.equal(404, (ask "/shard/5"))
       local found, _, got = ask("/find?q=" .. id)
       assert.same({ 303, ("/p/shard/7/jobs/%d"):format(id) }, { found, got.location })
+      assert.is_truthy(got["content-security-policy"]:find("default-src 'none'", 1, true))
       body = select(2, ask "/shard/7/queues")
       says('<a href="/p/" data-key="d"', body)
       local csrf = body:match 'name="csrf" value="(%x+)"'

@@ -150,10 +150,11 @@ COALESCE((SELECT 1 FROM nightshift_tag g WHERE g.job_id = f.id LIMIT 1), 0)
   LIMIT 9223372036854775807) c ON c.id = j.id AND c.run = j.run
 
 -- mark: claims_if
--- As claims, of jobs from one id to another alone, which are the params. With 1 and 0 no lease is
--- read, as by no_claims.
+-- As claims, of jobs from one id to another alone. Params: the ids, and the pattern of filter.claims
+-- for them: a lease that does not match it is not unfolded. With 1 and 0 no lease is read, as by
+-- no_claims.
 (SELECT t.id, t.run, l.holder FROM (SELECT ? AS low, ? AS high) b
-  STRAIGHT_JOIN nightshift_lease l ON b.low <= b.high
+  STRAIGHT_JOIN nightshift_lease l ON b.low <= b.high AND l.jobs REGEXP ?
   STRAIGHT_JOIN JSON_TABLE(l.jobs, {tokens}) t ON t.id >= b.low AND t.id <= b.high
   LIMIT 9223372036854775807) c ON c.id = j.id AND c.run = j.run
 

@@ -107,6 +107,23 @@ function filter.bind(handle, given)
     tag, tag, group, group, n = filter.VALUES, queue = queue, since = from or 0 }
 end
 
+local PREFIXES <const> = 10 -- of ids, in a pattern
+
+--- A pattern that the text of a lease matches when it has a job from one id to another. Such ids
+-- begin with one of some numbers, and go on with so many digits. A few other leases may match it.
+-- Most do not, for jobs are claimed about in the order of their pushes.
+---@param low integer
+---@param high integer
+---@return string
+function filter.claims(low, high)
+  local step, digits, list = 1, 0, {}
+  while high // step - low // step >= PREFIXES do step, digits = step * 10, digits + 1 end
+  for first = math.max(low // step, 1), high // step do list[#list + 1] = first end
+  local pattern = ("(%s)[0-9]{%d}"):format(table.concat(list, "|"), digits)
+  if low < step then pattern = ("(%s|[0-9]{1,%d})"):format(pattern, math.max(digits, 1)) end
+  return "[[]" .. pattern .. ","
+end
+
 --- Runs a statement; among the parameters a bound filter stands for all of its values.
 ---@param handle userdata core handle
 ---@param statement string

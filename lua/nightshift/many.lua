@@ -85,10 +85,20 @@ end
 ---@field counts boolean? nothing is done to the jobs: see many.count
 ---@field paused boolean? is any job paused? nil: not asked yet
 
+--- The least and the largest of some ids.
+local function ends_of(ids)
+  local low, high = math.maxinteger, 0
+  for _, id in ipairs(ids) do low, high = math.min(low, id), math.max(high, id) end
+  return low, high
+end
+
 --- Which of some jobs the filter holds for.
 local function asked(handle, state, wanted, ids)
-  local s, kind = state or core.null, filter.ENDED[state] and "ended" or state and "live" or "unclaimed"
-  return must(filter.call(handle, "filter_" .. kind, "[" .. table.concat(ids, ",") .. "]", s, s, wanted))
+  local s, list = state or core.null, "[" .. table.concat(ids, ",") .. "]"
+  if filter.ENDED[state] then return must(filter.call(handle, "filter_ended", list, s, s, wanted)) end
+  if not state then return must(filter.call(handle, "filter_unclaimed", list, s, s, wanted)) end
+  local low, high = ends_of(ids)
+  return must(filter.call(handle, "filter_near", list, low, high, filter.claims(low, high), s, s, wanted))
 end
 
 --- As `asked`, for a count: claims are looked at where no key says which jobs have them.
@@ -102,7 +112,9 @@ local function asked_in_count(m, state, ids)
   if not by_claim or keyed or #rows == 0 then return rows end
   local tokens, claimed, kept = {}, {}, {}
   for i, row in ipairs(rows) do tokens[i] = ("[%d,%d]"):format(row.id, row.run) end
-  for _, row in ipairs(must(m.handle:execute("@report_jobs_claimed", "[" .. table.concat(tokens, ",") .. "]"))) do
+  local pattern = filter.claims(ends_of(ids))
+  for _, row in ipairs(must(m.handle:execute("@report_jobs_claimed", pattern, "[" .. table.concat(tokens, ",")
+    .. "]"))) do
     claimed[row.id] = true
   end
   for _, row in ipairs(rows) do

@@ -5,6 +5,8 @@
 ** MEDDLE_CLOCK=FILE   the wall clock is off by as many seconds as the file's
 **                     eight bytes say, a signed number; it may be changed at
 **                     any time. The monotonic clock is left alone.
+** MEDDLE_UPTIME=FILE  the same of the monotonic clock, and that alone: not of the coarse one,
+**                     which libraries look at
 ** MEDDLE_LOCALE=1    the process begins with the locale of its environment, as programs with a
 **                     graphical toolkit or curses do
 ** MEDDLE_STORM=MS     a signal with a handler that does nothing, that often, and
@@ -27,7 +29,7 @@
 
 #define WALL_TIME 1000000000 /* seconds: no machine has been up for that long */
 
-static const volatile int64_t *offset;
+static const volatile int64_t *offset, *uptime;
 
 static int64_t off(void) {
   return offset != NULL ? *offset : 0;
@@ -37,6 +39,8 @@ int clock_gettime(clockid_t clock, struct timespec *t) {
   int r = (int)syscall(SYS_clock_gettime, clock, t);
   if (r == 0 && (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE))
     t->tv_sec += (time_t)off();
+  if (r == 0 && clock == CLOCK_MONOTONIC && uptime != NULL)
+    t->tv_sec += (time_t)*uptime;
   return r;
 }
 
@@ -86,16 +90,21 @@ static void storm(long us) {
   setitimer(ITIMER_REAL, &often, NULL);
 }
 
-static __attribute__((constructor)) void begin(void) {
-  const char *path = getenv("MEDDLE_CLOCK");
-  const char *ms = getenv("MEDDLE_STORM");
+/* The number in a file, as it is at any time; NULL: there is none. */
+static const volatile int64_t *shown_in(const char *path) {
   int fd = path != NULL ? open(path, O_RDONLY | O_CLOEXEC) : -1;
-  if (fd >= 0) {
-    void *p = mmap(NULL, sizeof *offset, PROT_READ, MAP_SHARED, fd, 0);
-    close(fd);
-    if (p != MAP_FAILED)
-      offset = p;
-  }
+  void *p;
+  if (fd < 0)
+    return NULL;
+  p = mmap(NULL, sizeof *offset, PROT_READ, MAP_SHARED, fd, 0);
+  close(fd);
+  return p != MAP_FAILED ? p : NULL;
+}
+
+static __attribute__((constructor)) void begin(void) {
+  const char *ms = getenv("MEDDLE_STORM");
+  offset = shown_in(getenv("MEDDLE_CLOCK"));
+  uptime = shown_in(getenv("MEDDLE_UPTIME"));
   if (getenv("MEDDLE_LOCALE") != NULL)
     setlocale(LC_ALL, "");
   if (ms != NULL)

@@ -473,7 +473,8 @@ describe("top", function()
     local all <close> = assert(nightshift.sharded(urls))
     for i = 1, 2 do ids[i] = assert(all:shard(i):queue "both":push("wide", { n = i }, { delay = "1h" })) end
     local t = start(table.concat(urls, " "))
-    t:shows("2 databases", "QUEUES 1", "0 ready  0 running  2 scheduled")
+    assert(all:queue("both"):limit { running = 5 }) -- in each of them
+    t:shows("2 databases", "QUEUES 1", "0 ready  0 running  2 scheduled", "0/10")
     t:keys "Enter"
     t:shows("JOBS OF both", tostring(ids[1]), tostring(ids[2]))
     t:keys("Enter")

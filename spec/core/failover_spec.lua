@@ -3,6 +3,7 @@
 -- NIGHTSHIFT_ROUNDS says how many promotions there are.
 
 local core = require "nightshift.core"
+local crew = require "spec.support.crew"
 local db = require "spec.support.db"
 local host = require "spec.support.host"
 local http = require "socket.http"
@@ -215,6 +216,23 @@ describe("a promotion", function()
     web:forget()
     run("gtid_current_pos", primary, replica)
     change_roles()
+  end)
+
+  -- It used to stay for half a minute: its process lived.
+  it("frees a lock of a handle that is closed before it", function()
+    local holder, other <close> = open(), open()
+    local held = assert(holder:lock("closed"):acquire())
+    local server = pair[primary].server
+    server:sql "SET GLOBAL read_only = ON"
+    local none, _, code = held:release()
+    assert.same({ nil, "GONE" }, { none, code })
+    local later = crew.fork(1, function()
+      nst.sleep(0.3)
+      server:sql "SET GLOBAL read_only = OFF"
+    end)
+    holder:close()
+    later:wait()
+    assert(other:lock("closed"):acquire(5)):release()
   end)
 
   it("leaves every acknowledged push done once, or live", function()

@@ -568,6 +568,8 @@ describe("the plan of", function()
     assert.equal("eq_ref", row.type)
   end)
 
+  local CLAIMS <const> = filter.claims(100, 101)
+
   -- The values of a filter, all absent or all given; see filter.lua.
   local function filtered(before, given, after)
     local params = table.move(before, 1, #before, 1, {})
@@ -596,7 +598,7 @@ describe("the plan of", function()
       assert.equal("PRIMARY", range.key)
       assert.is_true(range.type == "ref" or range.type == "range", range.type)
       for name, alias in pairs { report_jobs_child_live = "j", report_jobs_child_ended = "f" } do
-        local before = alias == "j" and { "[100,101]", 100, 101, null, null } or { "[100,101]", null, null }
+        local before = alias == "j" and { "[100,101]", 100, 101, CLAIMS, null, null } or { "[100,101]", null, null }
         local plan = explain(plans.question(name), table.unpack(filtered(before, given, { 10 })))
         assert.same({ "PRIMARY", "eq_ref" }, { plan[alias].key, plan[alias].type })
       end
@@ -605,7 +607,7 @@ describe("the plan of", function()
     it("a listing by tag reads its range of the key, in its order" .. with, function()
       for name, alias in pairs { report_jobs_tagged_live = "j", report_jobs_tagged_ended = "f" } do
         local before = { "a", math.maxinteger, 1, null, null }
-        if alias == "j" then before = { 100, 101, table.unpack(before) } end
+        if alias == "j" then before = { 100, 101, CLAIMS, table.unpack(before) } end
         local plan = explain(plans.question(name), table.unpack(filtered(before, given, { 10 })))
         assert.same({ "tag", "PRIMARY", "eq_ref" }, { plan.p.key, plan[alias].key, plan[alias].type })
       end
@@ -616,7 +618,7 @@ describe("the plan of", function()
         (SELECT MAX(id) - 20 FROM nightshift_finished) AS ended]])[1]
       for kind, alias in pairs { live = "j", ended = "f" } do
         local before = { math.maxinteger, ids[kind], null, null }
-        if kind == "live" then before = { ids[kind], ids[kind] + 20, table.unpack(before) } end
+        if kind == "live" then before = { ids[kind], ids[kind] + 20, CLAIMS, table.unpack(before) } end
         local plan = explain(plans.question("report_jobs_page_" .. kind),
           table.unpack(filtered(before, given, { 10 })))
         assert.same({ "PRIMARY", "range" }, { plan[alias].key, plan[alias].type })
@@ -646,10 +648,12 @@ describe("the plan of", function()
   for _, given in ipairs { true, false } do
     local with = given and " with a filter" or ""
 
-    it("filter_live, filter_ended and the verbs on many read jobs one key at a time" .. with, function()
+    it("filter_live, filter_near, filter_ended and the verbs on many read jobs one key at a time" .. with, function()
       local null = nightshift.null
-      for name, before in pairs { filter_live = { "[100,101]", null, null }, filter_ended = { "[100,101]", null, null },
-        admin_many_past = { "[100,101]", null, null }, admin_many_move = { "[100,101]", 1, 1, null, null } } do
+      for name, before in pairs { filter_live = { "[100,101]", null, null },
+        filter_near = { "[100,101]", 100, 101, CLAIMS, null, null }, filter_ended = { "[100,101]", null, null },
+        admin_many_past = { "[100,101]", null, null },
+        admin_many_move = { "[100,101]", 1, 1, null, null } } do
         local plan = explain(plans.question(name), table.unpack(filtered(before, given, {})))
         local row = plan.j or plan.f
         assert.same({ "PRIMARY", "eq_ref" }, { row.key, row.type }, name)

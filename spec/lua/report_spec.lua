@@ -36,12 +36,13 @@ describe("among thousands:", function()
 
   teardown(function() db:close() end)
 
-  -- Rows the server reads for what `fn` does.
-  local function rows_read(fn)
-    assert(db:execute "FLUSH STATUS")
+  -- Rows the server reads for what `fn` does on a handle.
+  local function rows_read(fn, handle)
+    handle = handle or db
+    assert(handle:execute "FLUSH STATUS")
     fn()
     local sum = 0
-    for _, row in ipairs(db:execute "SHOW SESSION STATUS LIKE 'Handler_read%'") do
+    for _, row in ipairs(handle:execute "SHOW SESSION STATUS LIKE 'Handler_read%'") do
       sum = sum + tonumber(row.Value)
     end
     return sum
@@ -76,6 +77,49 @@ describe("among thousands:", function()
         assert.equal(id, assert(handle:jobs(filter)[1], "none").id)
       end
       assert(job:ack())
+    end)
+  end)
+
+  -- All claims were unfolded, wherever their jobs were.
+  describe("jobs that decide by their claims", function()
+    it("are told without a look at claims of ids far away", function()
+      local handle <close> = assert(nightshift.open((server.fresh())))
+      local place, claimed = handle:queue "near", {}
+      for i = 1, 20 do assert(place:push("near", i)) end
+      for i = 1, 3 do claimed[i] = assert(place:claim()) end
+      assert(handle:execute [=[INSERT INTO nightshift_lease (id, holder, claimed, jobs)
+        SELECT 1 + seq, (SELECT MIN(id) FROM nightshift_holder), 1,
+          CONCAT('[', REPEAT(CONCAT('[', 900000000 + seq, ',1],'), 999), '[800000000,1]]') FROM seq_1_to_25]=])
+      local n = rows_read(function()
+        for state, many in pairs { ready = 17, running = 3 } do
+          assert.equal(many, #assert(handle:jobs { state = state, name = "near", after = 1 << 40, look = 2000 }))
+        end
+        assert.equal(20, #assert(handle:jobs()))
+      end, handle)
+      assert.is_true(n < 2000, n .. " rows")
+      for _, job in ipairs(claimed) do assert(job:ack()) end
+    end)
+
+    it("are found whatever the ids are", function()
+      local filter = require "nightshift.filter"
+      local edges, texts = { 0, 1, 9, 10, 11, 99, 100, 101, 999, 1000, 5049, 5150, 123456, 4611686018427387904 }, {}
+      for _, low in ipairs(edges) do
+        for _, high in ipairs(edges) do
+          for _, id in ipairs { low, (low + high) // 2, high } do
+            if low <= high and id > 0 then
+              local what = ("%d in %d to %d"):format(id, low, high)
+              texts[#texts + 1] = { ("[[7,1],[%d,12]]"):format(id), filter.claims(low, high), what }
+            end
+          end
+        end
+      end
+      local missed = assert(db:execute([[SELECT v.what FROM JSON_TABLE(?, '$[*]' COLUMNS (text VARCHAR(60) PATH '$[0]',
+        pattern VARCHAR(300) PATH '$[1]', what VARCHAR(90) PATH '$[2]')) v WHERE NOT v.text REGEXP v.pattern]],
+        nightshift.encode(texts)))
+      assert.same({}, missed)
+      local one = assert(db:execute("SELECT '[[50500,1]]' REGEXP ? AS far, '[[5050,1]]' REGEXP ? AS near",
+        filter.claims(5000, 5100), filter.claims(5000, 5100)))[1]
+      assert.same({ 0, 1 }, { one.far, one.near })
     end)
   end)
 

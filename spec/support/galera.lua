@@ -182,11 +182,11 @@ local function feed(url, folder, is_over)
   end
 end
 
--- Takes one of `n` slots again and again, and notes from when to when it had one for sure.
+-- Takes one of `n` slots again and again, and notes from when to when it had one for sure. A slot
+-- that it could not give back is given back by its handle later.
 local function hold(url, folder, name, n, is_over)
-  local handle
+  local handle <close> = insist(function() return nightshift.open(url) end)
   while not is_over() do
-    handle = handle or insist(function() return nightshift.open(url) end)
     local slot = handle:semaphore(name, n)
     local held, why, code = slot:acquire(2)
     assert(held or code == "BUSY" or code == "GONE", why)
@@ -194,12 +194,9 @@ local function hold(url, folder, name, n, is_over)
       local from = nst.clock()
       nst.sleep(0.01)
       local to = nst.clock()
-      if slot:release() then
-        append(folder .. "/" .. name, "%.6f %.6f", from, to)
-      else -- it may have it still
-        handle:close()
-        handle = nil
-      end
+      if slot:release() then append(folder .. "/" .. name, "%.6f %.6f", from, to) end
+    elseif code == "GONE" then
+      nst.sleep(0.05)
     end
   end
 end

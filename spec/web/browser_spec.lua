@@ -679,7 +679,7 @@ describe("the pages of nightshift web in a browser:", function()
     finally(function() tmux "kill-server" end)
     local text
     eventually(function()
-      text = select(2, tmux("capture-pane", "-e", "-p", "-t", "top"))
+      text = select(2, tmux("capture-pane", "-e", "-p", "-N", "-t", "top"))
       return text:find("HOSTS", 1, true) and text:find("video.encode", 1, true)
     end)
     b:size(1000, 560)

@@ -187,6 +187,58 @@ describe("nightshift web", function()
     end
   end)
 
+  -- A search on the page of several databases, and a body that was too long, were answered without.
+  it("sends the headers that protect a browser with every answer", function()
+    local function guards(got, what)
+      for name, value in pairs(require "nightshift.web.guard".HEADERS) do
+        local found = assert(got[name:lower()], what .. " has no " .. name)
+        if name ~= "Cache-Control" then assert.equal(value, found, what) end
+      end
+    end
+    local site = require "nightshift.web".site { db = handle }
+    for _, page in ipairs(site.pages) do
+      local paths = { { "GET", page.path }, { "POST", page.path } }
+      for name in pairs(page.actions or {}) do paths[#paths + 1] = { "POST", page.path .. "/" .. name } end
+      for _, one in ipairs(paths) do
+        local path, lower = one[2]:gsub("//", "/"):gsub("{%w+}", "7"), {}
+        local _, headers = site:answer { method = one[1], path = path, query = "", body = "",
+          headers = { host = "localhost", ["content-type"] = "application/x-www-form-urlencoded" } }
+        for name, value in pairs(headers) do lower[name:lower()] = value end
+        guards(lower, table.concat(one, " "))
+      end
+    end
+    local asset = select(2, ask(p, "/")):match '"(/assets/[^"]+)"'
+    local etag = select(3, ask(p, asset)).etag
+    local csrf = csrf_of(p, "/queues")
+    for _, case in ipairs {
+      { 200, "/login" }, { 200, asset }, { 304, asset, { headers = { ["if-none-match"] = etag } } },
+      { 404, "/assets/x" }, { 303, "/find?q=1" }, { 404, "/nowhere" }, { 404, "/jobs/7" },
+      { 404, "/live?path=/nowhere" }, { 400, "/?x=%ff" },
+      { 403, "/", { headers = { host = "evil.example" } } }, { 405, "/", { method = "DELETE" } },
+      { 403, "/", { headers = { ["sec-fetch-site"] = "cross-site" } } }, { 200, "/", { method = "HEAD" } },
+      { 415, "/queues/pause_all", { body = "a" } }, { 413, "/queues/pause_all", { body = ("a"):rep(300000) } },
+      { 303, "/login", { form = { token = "x" } } }, { 303, "/logout", { form = { csrf = csrf } } },
+      { 303, "/queues/resume_all", { form = { csrf = csrf } } },
+      { 403, "/queues/resume_all", { form = { csrf = "x" } } },
+    } do
+      local status, _, got = ask(p, case[2], case[3])
+      assert.same({ case[2], case[1] }, { case[2], status })
+      guards(got, ("%d for %s"):format(status, case[2]))
+    end
+    local s = assert(socket.connect(p.at:match "^(.*):(%d+)$"))
+    s:settimeout(proc.limit(20))
+    s:send(("GET /live?path=/ HTTP/1.1\r\nHost: %s\r\n\r\n"):format(p.at))
+    local got, line = {}, assert(s:receive "*l")
+    assert.equal("HTTP/1.1 200 OK", line)
+    repeat
+      line = assert(s:receive "*l")
+      local name, value = line:match "^([^:]+):%s*(.*)$"
+      if name then got[name:lower()] = value end
+    until line == ""
+    guards(got, "a stream")
+    s:close()
+  end)
+
   it("answers only to its own names", function()
     local wrong = { "evil.example", "evil.example:7878", "localhost.evil.example", "", "127.0.0.1@evil.example" }
     for _, name in ipairs(wrong) do
@@ -244,18 +296,27 @@ describe("nightshift web", function()
 
   -- 512 of them kept all browsers out.
   it("cuts off a client that sends a byte now and then", function()
-    if not os.getenv "NIGHTSHIFT_LONG" then return pending "it takes a minute" end
-    local s = assert(socket.connect(p.at:match "^(.*):(%d+)$"))
-    s:settimeout(1)
+    local path = fixture.file("uptime", ("i8"):pack(0))
+    local other = proc.start { proc.program, "web", "--listen", "127.0.0.1:0", env = { NIGHTSHIFT_URL = url,
+      LD_PRELOAD = proc.build .. "/meddle.so", MEDDLE_UPTIME = path } }
+    other.at = other:wait_line "the pages are at http://([^/%s]+)"
+    local s = assert(socket.connect(other.at:match "^(.*):(%d+)$"))
     s:send "GET / HTTP/1.1\r\nX: "
-    local began = nst.clock()
-    local why
-    repeat
+    --- Sends a byte as if it were so many seconds later; what has become of the connection.
+    local function drip(seconds)
+      assert.equal(200, (ask(other, "/"))) -- what came before has been read
+      local file <close> = assert(io.open(path, "r+b"))
+      file:write(("i8"):pack(seconds))
+      file:flush()
+      s:settimeout(0)
       s:send "a"
-      why = select(2, s:receive(1))
-    until why == "closed" or nst.clock() - began > 90
-    assert.equal("closed", why)
-    assert.is_true(nst.clock() - began > 55)
+      assert.equal(200, (ask(other, "/")))
+      s:settimeout(seconds > 60 and proc.limit(20) or 0)
+      return select(2, s:receive(1))
+    end
+    assert.equal("timeout", drip(19))
+    assert.equal("timeout", drip(57))
+    assert.equal("closed", drip(62))
   end)
 
   it("leads a search to a job, or to jobs by name", function()
@@ -495,9 +556,20 @@ describe("the pages of nightshift web, beside many jobs,", function()
     end
     assert.equal("1,000+", count_of "ready")
     assert.is_truthy(get "/queues":find('data-label="Done in">not known', 1, true))
+    assert.is_truthy(get "/queues":find("Ready jobs are being counted: the next look has their number.", 1, true))
     site:turn()
     assert.equal("3,501", count_of "ready")
+    assert.is_nil(get "/queues":find("being counted", 1, true))
+    assert.is_truthy(get "/queues":find("1,000+: there are more of these, which are not counted.", 1, true))
     for _, state in ipairs { "scheduled", "waiting", "dead" } do assert.equal("1,000+", count_of(state)) end
+  end)
+
+  it("say how far they look for names that no host serves", function()
+    assert.is_nil(get "/":find("Names that no host serves", 1, true))
+    assert(handle:execute [[INSERT INTO nightshift_holder (id, kind, host, pid, boot_id, connection, started, beat,
+      version) VALUES (1, 'host', 'far', 1, '', 1, 1, 1, '')]])
+    assert.is_truthy(get "/":find("among the first 2,000 ready jobs, and as many\nscheduled ones", 1, true))
+    assert.is_truthy(get "/hosts":find("among the first 2,000 ready jobs", 1, true))
   end)
 end)
 

@@ -55,6 +55,14 @@ JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id
 LEFT JOIN {claims}
 WHERE (? IS NULL OR {state} = ?) AND {filter_live}
 
+-- name: filter_near
+-- As filter_live, and unfolds only leases that may have some of the jobs. Params: [id,…], those of
+-- claims_if, state or NULL twice, filter. Index: job PRIMARY, one row at a time; all leases, once.
+SELECT STRAIGHT_JOIN j.id FROM JSON_TABLE(?, {ids}) v
+JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id
+LEFT JOIN {claims_if}
+WHERE (? IS NULL OR {state} = ?) AND {filter_live}
+
 -- name: filter_outcome
 -- Ended jobs of an outcome. Params: outcome, µs twice and id to begin behind, the last µs, rows.
 -- Index: outcome, a range, index only.

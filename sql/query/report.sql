@@ -285,8 +285,8 @@ WHERE (? IS NULL OR f.outcome = ?) AND {filter_ended}
 ORDER BY f.id DESC LIMIT ?
 
 -- name: report_jobs_child_live
--- Live jobs among some children, newest id first. Params: [id,…], ids of claims, state or NULL twice,
--- filter, limit. Index: job PRIMARY, one row at a time; all leases, once. Locks: none.
+-- Live jobs among some children, newest id first. Params: [id,…], those of claims_if, state or NULL
+-- twice, filter, limit. Index: job PRIMARY, one row at a time; all leases, once. Locks: none.
 SELECT STRAIGHT_JOIN {live_columns}
 FROM JSON_TABLE(?, {ids}) p
 JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = p.id
@@ -302,9 +302,10 @@ SELECT id FROM nightshift_child FORCE INDEX (PRIMARY)
 WHERE parent = ? AND id < ? ORDER BY id DESC LIMIT ?
 
 -- name: report_jobs_claimed
--- Which of some jobs are claimed. Params: [[id,run],…]. Index: all leases, once. Locks: none.
+-- Which of some jobs are claimed. Params: the pattern of filter.claims for their ids, [[id,run],…].
+-- Index: all leases, once. Locks: none.
 SELECT t.id FROM nightshift_lease l, JSON_TABLE(l.jobs, {tokens}) t
-WHERE (t.id, t.run) IN (SELECT v.id, v.run FROM JSON_TABLE(?, {tokens}) v)
+WHERE l.jobs REGEXP ? AND (t.id, t.run) IN (SELECT v.id, v.run FROM JSON_TABLE(?, {tokens}) v)
 
 -- name: report_jobs_claims
 -- Are there more claims than so many? Params: how many. Index: leases, as far as is counted. Locks:
@@ -352,10 +353,11 @@ ORDER BY f.finished_at DESC, f.id DESC LIMIT ?
 
 -- name: report_jobs_from
 -- Where a page of jobs by id begins and ends. Below an id, these are the ids of the last of so
--- many live jobs, and of so many ended ones. NULL: there are fewer. Params: id, how many less
--- one, twice.
+-- many live jobs, and of so many ended ones. NULL: there are fewer. newest: of the live ones. Params:
+-- id, how many less one, id, id, how many less one.
 -- Index: job and finished PRIMARY, backwards. Locks: none.
 SELECT (SELECT id FROM nightshift_job WHERE id < ? ORDER BY id DESC LIMIT 1 OFFSET ?) AS live,
+  (SELECT id FROM nightshift_job WHERE id < ? ORDER BY id DESC LIMIT 1) AS newest,
   (SELECT id FROM nightshift_finished WHERE id < ? ORDER BY id DESC LIMIT 1 OFFSET ?) AS ended
 
 -- name: report_jobs_page_ended
@@ -369,8 +371,8 @@ WHERE f.id < ? AND f.id >= ? AND (? IS NULL OR f.outcome = ?) AND {filter_ended}
 ORDER BY f.id DESC LIMIT ?
 
 -- name: report_jobs_page_live
--- Live jobs by id, newest first. Params: ids of claims; an id, all below; an id, that one and all
--- above; state or NULL twice, filter, limit. Index: job PRIMARY, a range, backwards; all leases,
+-- Live jobs by id, newest first. Params: those of claims_if; an id, all below; an id, that one and
+-- all above; state or NULL twice, filter, limit. Index: job PRIMARY, a range, backwards; all leases,
 -- once. Locks: none.
 SELECT {live_columns}
 FROM nightshift_job j FORCE INDEX (PRIMARY)
@@ -387,7 +389,7 @@ ORDER BY j.id DESC LIMIT ?
 -- with a filesort of the whole queue); job PRIMARY. Locks: none.
 SELECT j.id, q.name AS queue, j.name, 'ready' AS state,
        {listed_columns}
-FROM nightshift_ready r
+FROM nightshift_ready r FORCE INDEX (PRIMARY)
 STRAIGHT_JOIN nightshift_job j ON j.id = r.job_id AND j.run = r.run
 STRAIGHT_JOIN nightshift_queue q ON q.id = r.queue_id
 WHERE r.queue_id >= ? AND r.queue_id < ? AND {filter_live}
@@ -435,13 +437,14 @@ WHERE p.tag = ? AND p.job_id < ? AND p.job_id >= ? AND (? IS NULL OR f.outcome =
 ORDER BY p.job_id DESC LIMIT ?
 
 -- name: report_jobs_tagged_from
--- The last of so many jobs with a tag, newest id first. Params: tag, an id: all below; how many less
--- one. Index: tag, a range, backwards, index only. Locks: none.
-SELECT job_id AS id FROM nightshift_tag FORCE INDEX (tag)
-WHERE tag = ? AND job_id < ? ORDER BY job_id DESC LIMIT 1 OFFSET ?
+-- The first and the last of so many jobs with a tag, newest id first, and how many there are.
+-- Params: tag, an id: all below; how many. Index: tag, a range, backwards, index only. Locks: none.
+SELECT MAX(v.job_id) AS newest, MIN(v.job_id) AS last, COUNT(*) AS n
+FROM (SELECT job_id FROM nightshift_tag FORCE INDEX (tag)
+      WHERE tag = ? AND job_id < ? ORDER BY job_id DESC LIMIT ?) v
 
 -- name: report_jobs_tagged_live
--- Live jobs with a tag, newest id first. Params: ids of claims; tag, an id: all below; an id:
+-- Live jobs with a tag, newest id first. Params: those of claims_if; tag, an id: all below; an id:
 -- that one and all above; state or NULL twice, filter, limit. Index: tag, a range, backwards; job
 -- PRIMARY; all leases, once. Locks: none.
 SELECT {live_columns}

@@ -215,5 +215,13 @@ int nsh_web_listen(lua_State *L) {
   nsh_web_load(L);
   if (nsh_server_open(&w->server, address, (size_t)most, &err) != NS_OK)
     return nsl_fail(L, &err);
+  if (lua_getfield(L, 1, "headers") == LUA_TTABLE) {
+    lua_pushnil(L);
+    while (lua_next(L, -2) != 0) {
+      nsh_server_header(w->server, luaL_checkstring(L, -2), luaL_checkstring(L, -1));
+      lua_pop(L, 1);
+    }
+  }
+  lua_pop(L, 1);
   return 1;
 }

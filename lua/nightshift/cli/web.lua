@@ -59,10 +59,12 @@ end
 
 --- Opens the server; it listens on the loopback, or has a token.
 local function listen(args, token)
-  local server, message = require "nightshift.host".listen { address = args.listen, body_max = BODY_MAX }
+  local guard = require "nightshift.web.guard"
+  local server, message = require "nightshift.host".listen { address = args.listen, body_max = BODY_MAX,
+    headers = guard.HEADERS }
   if not server then context.fail(context.USAGE, "%s", message) end
   local address = server:address()
-  if not token and not require "nightshift.web.guard".is_loopback(address) then
+  if not token and not guard.is_loopback(address) then
     context.fail(context.USAGE, "--listen: other machines could reach %s, where anybody could cancel jobs: give "
       .. "--token-file, or listen on 127.0.0.1", address)
   end

@@ -74,20 +74,22 @@ function listings.waiting(handle, wanted, limit, look)
   return and_then(handle, rows, limit, "report_jobs_awaiting", look or LOOK, wanted)
 end
 
--- Claims are unfolded where they decide which jobs are listed. Else only claims of listed jobs are
--- looked for, which costs a quarter of that.
+-- Claims are unfolded where they decide which jobs are listed: those of leases that may have jobs of
+-- the page. Else only claims of listed jobs are looked for.
 local BY_CLAIM <const> = { ready = true, running = true }
 
 --- Gives rows of live jobs that are claimed their state.
 function jobs.mark_claimed(handle, rows)
-  local maybe, of = {}, {}
+  local maybe, of, low, high = {}, {}, math.maxinteger, 0
   for _, row in ipairs(rows) do
     if row.run and (row.state == "ready" or row.state == "waiting" and row.paused) then
       maybe[#maybe + 1], of[row.id] = ("[%d,%d]"):format(row.id, row.run), row
+      low, high = math.min(low, row.id), math.max(high, row.id)
     end
   end
   if #maybe == 0 then return true end
-  local claimed, message, code = handle:execute("@report_jobs_claimed", "[" .. table.concat(maybe, ",") .. "]")
+  local claimed, message, code = handle:execute("@report_jobs_claimed", filter.claims(low, high),
+    "[" .. table.concat(maybe, ",") .. "]")
   if not claimed then return nil, message, code end
   for _, claim in ipairs(claimed) do
     local row = of[claim.id]
@@ -115,12 +117,12 @@ local function every_state(handle, wanted, limit)
 end
 
 --- The ends of pages with so many live and ended jobs, or all that are left: ids, 0 for all.
--- nil for jobs that cannot have the state.
+-- nil for jobs that cannot have the state. newest: the first live job, 0 for none.
 local function page_ends(handle, state, after, look)
-  local rows, message, code = handle:execute("@report_jobs_from", after, look - 1, after, look - 1)
+  local rows, message, code = handle:execute("@report_jobs_from", after, look - 1, after, after, look - 1)
   if not rows then return nil, message, code end
   return { live = not filter.ENDED[state] and (rows[1].live or 0) or nil,
-    ended = (not state or filter.ENDED[state]) and (rows[1].ended or 0) or nil }
+    ended = (not state or filter.ENDED[state]) and (rows[1].ended or 0) or nil, newest = rows[1].newest or 0 }
 end
 
 --- Live and ended jobs of two statements, newest id first: `limit` at most. `ask` runs one of them.
@@ -145,10 +147,11 @@ local function by_id(handle, state, limit, ask)
   return list, last
 end
 
---- The parameters of a statement of listings by id, which are of jobs from `down` up to `after`.
-local function params_of(kind, state, down, after, ...)
+--- The parameters of a statement of listings by id, which are of jobs from one id to another.
+local function params_of(kind, state, low, high, ...)
   if kind == "ended" then return ... end
-  return BY_CLAIM[state] and down or 1, BY_CLAIM[state] and after or 0, ...
+  if not BY_CLAIM[state] then low, high = 1, 0 end
+  return low, high, filter.claims(low, high), ...
 end
 
 --- Jobs by id, newest first, below `after`: as many as are found among `look` live ones and as many
@@ -156,7 +159,7 @@ end
 local function page(handle, ends, wanted, state, after, limit, look)
   local s = state or core.null
   local list, last, code = by_id(handle, state, limit, function(kind)
-    return filter.call(handle, "report_jobs_page_" .. kind, params_of(kind, state, ends[kind], after, after,
+    return filter.call(handle, "report_jobs_page_" .. kind, params_of(kind, state, ends[kind], ends.newest, after,
       ends[kind], s, s, wanted, limit))
   end)
   if not list then return nil, last, code end
@@ -176,9 +179,8 @@ local function children(handle, given, wanted, after, limit, look)
   local text, list, last = "[" .. table.concat(ids, ",") .. "]"
   list, last, code = by_id(handle, given.state, limit, function(kind)
     if kind == "ended" then return filter.call(handle, "report_jobs_child_ended", text, s, s, wanted, limit) end
-    local claims = BY_CLAIM[given.state] and #ids > 0
-    return filter.call(handle, "report_jobs_child_live", text, claims and ids[#ids] or 1, claims and ids[1] or 0, s, s,
-      wanted, limit)
+    return filter.call(handle, "report_jobs_child_live", text, params_of(kind, given.state, ids[#ids] or 1, ids[1] or 0,
+      s, s, wanted, limit))
   end)
   if not list then return nil, last, code end
   if last then return list, { after = last } end
@@ -188,16 +190,18 @@ end
 --- Jobs with a tag, by id, newest first: as many as are found among `look`.
 local function tagged(handle, given, wanted, after, limit, look)
   local s, state = given.state or core.null, given.state
-  local rows, message, code = handle:execute("@report_jobs_tagged_from", given.tag, after, look - 1)
+  local rows, message, code = handle:execute("@report_jobs_tagged_from", given.tag, after, look)
   if not rows then return nil, message, code end
-  local down, list, last = rows[1] and rows[1].id or 0
+  local found, list, last = rows[1]
+  if found.n == 0 then return {} end
+  local down = found.last
   list, last, code = by_id(handle, state, limit, function(kind)
-    return filter.call(handle, "report_jobs_tagged_" .. kind, params_of(kind, state, down, after, given.tag, after,
-      down, s, s, wanted, limit))
+    return filter.call(handle, "report_jobs_tagged_" .. kind, params_of(kind, state, down, found.newest, given.tag,
+      after, down, s, s, wanted, limit))
   end)
   if not list then return nil, last, code end
   if last then return list, { after = last } end
-  return list, down > 0 and { after = down, looked = look } or nil
+  return list, found.n == look and { after = down, looked = look } or nil
 end
 
 --- Jobs among the `most` that ended last.

@@ -162,6 +162,7 @@ local function add_queue(queues, by_name, one)
     return
   end
   sum.paused = sum.paused or one.paused
+  sum.places = sum.places and one.places and sum.places + one.places -- each counts its own jobs
   for _, state in ipairs(report().STATES) do
     if one[state] then sum[state] = (sum[state] or 0) + one[state] end
     if one.approximate and one.approximate[state] then

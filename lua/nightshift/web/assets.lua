@@ -301,6 +301,7 @@ dialog::backdrop { background: rgb(0 0 0 / 40%); }
 }
 .key.blue { background: var(--blue); } .key.green { background: var(--green); }
 .key.violet { background: var(--violet); } .key.red { background: var(--red); }
+.key.dashed { background-image: repeating-linear-gradient(90deg, transparent 0 4px, var(--panel) 4px 6px); }
 
 /* ------------------------------------------------------------------ narrow ones */
 @media (max-width: 960px) {

@@ -88,7 +88,7 @@ local CHART <const> = layout.compile("a chart", [[
 <figure class="chart">
 <ul class="legend">
 # for _, series in ipairs(series) do
-<li><span class="key $(series.class)" aria-hidden="true"></span>$(series.label) <b>$(series.now)</b></li>
+<li><span class="key $(series.key)" aria-hidden="true"></span>$(series.label) <b>$(series.now)</b></li>
 # end
 </ul>
 <svg viewBox="0 0 $(width) $(height)" role="img" aria-label="$(title). $(says)">
@@ -133,7 +133,7 @@ function chart.draw(given)
     paths[i] = draw(series, count, top)
     local now = series.values[count]
     shown[i] = { label = series.label, class = series.class, values = series.values,
-      now = now and given.format(now) or "–" }
+      key = series.class .. (series.dashed and " dashed" or ""), now = now and given.format(now) or "–" }
   end
   return layout.raw(CHART {
     title = given.title, says = says(given, count), series = shown, at = given.at, count = count,

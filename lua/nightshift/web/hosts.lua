@@ -69,7 +69,7 @@ local function load(context)
   left, message = unserved(handle)
   if not left then return nil, 503, message end
   local data = { hosts = {}, programs = {}, running = {}, by_host = {}, more = #running > SHOWN, unserved = {},
-    readonly = context.readonly, now = context.now, workers_of = workers_of }
+    glance = GLANCE, readonly = context.readonly, now = context.now, workers_of = workers_of }
   for _, row in ipairs(holders) do
     local list = row.kind == "host" and data.hosts or data.programs
     list[#list + 1] = row
@@ -112,6 +112,9 @@ $(h.empty("No host is there, so no job is run. Start one with a file of handlers
 # end
 # if more_unserved then
 <p class="error">There are more such names. See $(h.link("/", nil, "the overview"))</p>
+# end
+# if #hosts > 0 then
+<p class="dim">Names that no host serves are looked for among the first $(h.count(glance)) ready jobs.</p>
 # end
 # for _, row in ipairs(hosts) do
 <section class="panel host" aria-labelledby="host-$(row.id)">

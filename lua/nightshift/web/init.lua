@@ -64,10 +64,9 @@ local function segments_of(path)
   return list
 end
 
+--- The headers of an answer, beside those of all answers.
 local function header(type_of, more)
-  local headers = {}
-  for name, value in pairs(guard.HEADERS) do headers[name] = value end
-  headers["Content-Type"] = type_of
+  local headers = { ["Content-Type"] = type_of }
   for name, value in pairs(more or {}) do headers[name] = value end
   return headers
 end
@@ -370,16 +369,22 @@ function Site.complain(text) io.stderr:write("nightshift: web: ", text, "\n") en
 
 local function trace(message) return { text = tostring(message), trace = debug.traceback(tostring(message), 2) } end
 
+--- The same answer with the headers of all answers.
+local function guarded(status, headers, body)
+  for name, value in pairs(guard.HEADERS) do headers[name] = headers[name] or value end
+  return status, headers, body
+end
+
 --- Answers a request; a fault in a page is a page about it.
 ---@return integer status
 ---@return table headers
 ---@return any body
 function Site:answer(request)
   local given = table.pack(xpcall(self.route, trace, self, request))
-  if given[1] then return table.unpack(given, 2, given.n) end
+  if given[1] then return guarded(table.unpack(given, 2, given.n)) end
   local fault = given[2]
   self.complain(fault.trace)
-  return self:problem(500, fault.text:match "[^\n]*")
+  return guarded(self:problem(500, fault.text:match "[^\n]*"))
 end
 
 --- The inside of a page for its streams; nil: it is gone.

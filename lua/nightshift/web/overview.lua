@@ -142,6 +142,16 @@ local function add_others(list, tables, schedules)
   end
 end
 
+--- How many jobs are looked at for names that no host serves; nil: all of them are.
+local function glanced(stats, live)
+  local more, ready, scheduled = false, 0, 0
+  for _, row in ipairs(stats.queues) do
+    ready, scheduled = ready + row.ready, scheduled + row.scheduled
+    more = more or row.approximate and (row.approximate.ready or row.approximate.scheduled)
+  end
+  return live > 0 and (more or ready > GLANCE or scheduled > GLANCE) and GLANCE or nil
+end
+
 --- All that needs attention, the worst first.
 local function attention(stats, live, tables, schedules, limits)
   local list, sorted = {}, {}
@@ -245,6 +255,7 @@ local function load(context, request)
   if not kinds then return nil, message, code end
   return {
     stats = stats, list = attention(stats, #live, tables, schedules, limits), tiles = totals(stats), hosts = live,
+    glanced = glanced(stats, #live),
     charts = draw(rows, span), spans = SPANS, span = span, rows = queues.rows, kinds = kinds,
     first_line = function(text) return layout.cut(text:match "[^\n]*", TEXT) end,
   }
@@ -266,6 +277,10 @@ $(h.form(row.action, row.fields, row.label))
 </li>
 # end
 </ul></section>
+# end
+# if glanced then
+<p class="dim">Names that no host serves are looked for among the first $(h.count(glanced)) ready jobs, and as many
+scheduled ones.</p>
 # end
 </div>
 <ul class="tiles" data-live="tiles">

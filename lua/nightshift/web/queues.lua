@@ -13,6 +13,7 @@ local queues = {}
 local STATES <const> = { "ready", "running", "scheduled", "waiting", "dead" }
 local MINUTES <const> = 5 -- of a rate
 local BRIEF <const> = 20 -- queues of the overview
+local OLD <const> = 60 -- s; a count that is older says so
 
 --- Adds `rate` to the rows: jobs that ended a minute, over the last five.
 ---@param handle userdata core handle
@@ -123,11 +124,30 @@ $(h.form("/queues/remove", { queue = row.name }, "Remove", { label = "Remove " .
 # if left > 0 then
 <p class="dim">$(left) more: $(h.link("/queues", nil, "all queues"))</p>
 # end
+# if note ~= "" then
+<p class="dim">$(note)</p>
+# end
 # end
 ]])
 
 --- Live jobs.
 local function work_of(row) return row.ready + row.running + row.scheduled + row.waiting end
+
+--- What the numbers of these rows do not tell by themselves; "": nothing.
+local function note_of(h, list)
+  local cut, counting, ago, said = false, false, 0, {}
+  for _, row in ipairs(list) do
+    local states = row.approximate or {}
+    for state in pairs(states) do cut = cut or state ~= "ready" or not row.scaled end
+    counting = counting or states.ready and row.scaled ~= nil
+    ago = math.max(ago, row.scaled and row.scaled.counted_ago or 0)
+  end
+  local most = h.atleast(report.MOST, true)
+  if cut then said[1] = most .. ": there are more of these, which are not counted." end
+  if counting then said[#said + 1] = "Ready jobs are being counted: the next look has their number." end
+  if ago >= OLD then said[#said + 1] = ("Ready jobs were counted %s ago."):format(h.seconds(ago)) end
+  return table.concat(said, " ")
+end
 
 --- The table of queues. `brief`: the busiest only, for the overview.
 ---@param h table
@@ -154,7 +174,7 @@ function queues.rows(h, stats, opts)
   for _, row in ipairs(list) do scales = scales or not opts.brief and row.scaled ~= nil end
   local function per_minute(rate) return h.count((rate * 600 + 0.5) // 1 / 10) end
   return layout.raw(ROWS { h = h, list = list, states = STATES, left = left, removes = not opts.brief, count = count,
-    scales = scales, per_minute = per_minute, to = opts.brief and "/" or nil })
+    note = note_of(h, list), scales = scales, per_minute = per_minute, to = opts.brief and "/" or nil })
 end
 
 local function load(context)

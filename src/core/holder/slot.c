@@ -498,9 +498,40 @@ static void committed(ns_db *db, bool written) {
   give_back_dropped(db);
 }
 
+/* Slots of a job end with its run. */
+static bool holds_for_itself(ns_db *db) {
+  const ns_slots *s = own_slots(db);
+  for (size_t i = 0; i < s->n; i++)
+    if (s->items[i].job == 0)
+      return true;
+  return false;
+}
+
+/* Goes on as long as a connect still has time before the close is over. */
+static bool has_time(void *arg, const ns_err *why) {
+  const ns_db *db = arg;
+  (void)why;
+  return db->cfg.end_by - ns_mono_us() > NS_SECOND;
+}
+
+/* While this process lives, no other holder takes the slots of a handle without a connection for
+** half a minute. Of a list another server may soon be there, to which they are given back. */
+static void reach_next_server(ns_db *db) {
+  ns_err none;
+  if (can_write(db) || db->user_tx || !holds_for_itself(db) ||
+      !ns_link_servers_are(ns_db_config_value(db).host))
+    return;
+  db->cfg.keep_trying = has_time;
+  db->cfg.keep_trying_arg = db;
+  ns_db_ready(db, &none);
+  db->cfg.keep_trying = NULL;
+}
+
 static void closing(ns_db *db) {
-  if (!ns_is_foreign(db))
-    give_back_all(db);
+  if (ns_is_foreign(db))
+    return;
+  reach_next_server(db);
+  give_back_all(db);
 }
 
 const ns_hooks ns_holder_slot_hooks = {

@@ -68,7 +68,8 @@ struct nsh_server {
   void *daemon;
   char address[NSH_ADDRESS];
   size_t body_max;
-  int64_t last; /* id */
+  ns_buf headers; /* of refusals, as 'heads' */
+  int64_t last;   /* id */
   client *clients;
   int64_t swept; /* when slow ones were last looked for */
   stream *streams;
@@ -99,9 +100,17 @@ ns_bytes nsh_request_heads(const nsh_request *r) {
   return ns_buf_bytes(&r->heads);
 }
 
+static void add_header(ns_buf *headers, const char *name, const char *value) {
+  ns_buf_add(headers, name, strlen(name) + 1);
+  ns_buf_add(headers, value, strlen(value) + 1);
+}
+
 void nsh_request_header(nsh_request *r, const char *name, const char *value) {
-  ns_buf_add(&r->headers, name, strlen(name) + 1);
-  ns_buf_add(&r->headers, value, strlen(value) + 1);
+  add_header(&r->headers, name, value);
+}
+
+void nsh_server_header(nsh_server *s, const char *name, const char *value) {
+  add_header(&s->headers, name, value);
 }
 
 void nsh_request_reply(nsh_request *r, unsigned status, ns_bytes body) {
@@ -274,7 +283,9 @@ static result respond(struct MHD_Connection *c, const nsh_request *r) {
 }
 
 static result refuse(struct MHD_Connection *c, nsh_request *r, unsigned status, const char *why) {
+  ns_bytes always = ns_buf_bytes(&r->server->headers);
   ns_buf_reset(&r->headers);
+  ns_buf_add(&r->headers, always.p, always.n);
   nsh_request_header(r, MHD_HTTP_HEADER_CONTENT_TYPE, "text/plain; charset=utf-8");
   nsh_request_header(r, MHD_HTTP_HEADER_CONNECTION, "close");
   nsh_request_reply(r, status, (ns_bytes){why, strlen(why)});
@@ -468,5 +479,6 @@ void nsh_server_close(nsh_server *s) {
     return;
   ns_assert(s->answer == answer_none);
   stop_daemon(s);
+  ns_buf_free(&s->headers);
   free(s);
 }

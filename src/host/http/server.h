@@ -25,6 +25,9 @@ typedef void nsh_answer(void *arg, nsh_request *r);
 ** '*out' is NULL on errors: INVALID, NOMEM. */
 ns_status nsh_server_open(nsh_server **out, const char *address, size_t body_max, ns_err *err);
 
+/* Adds a header of answers that it gives by itself: to a request that is too long, say. */
+void nsh_server_header(nsh_server *s, const char *name, const char *value);
+
 /* Where it listens, in numbers. */
 const char *nsh_server_address(const nsh_server *s);
 
