@@ -27,6 +27,7 @@
 #define SORT 2                       /* between claims a host moves for so many times as long */
 #define SORT_LOCKED INT64_C(20000)   /* µs until it tries again when another claim admits, */
 #define SORT_LATEST (5 * NS_SECOND)  /* ... doubling up to this */
+#define SORT_CROWD INT64_C(50000)    /* ... when one of its claims has met another host's */
 #define NEWEST 250                   /* of each lane; in 5 ms as many are pushed at most */
 #define NEWEST_FIRST (60 * NS_SECOND) /* the first look goes back so far; */
 #define NEWEST_LATE INT64_C(100000)  /* ... later ones to the one before, and a late commit */
@@ -113,6 +114,8 @@ ns_status ns_admission_run(ns_db *db, ns_admission_memory *m, const ns_admission
     return st;
   if (!a.locked) {
     m->again_at = ns_mono_us() + ns_jitter(LOCKED_AGAIN, 0.5);
+    if (m->sort_at != 0) /* claims of many hosts move enough, and wait for moves */
+      m->sort_at = ns_mono_us() + ns_jitter(SORT_CROWD, 0.5);
     return NS_OK;
   }
   if ((*lifted = a.lifted))
