@@ -154,13 +154,19 @@ local function params_of(kind, state, low, high, ...)
   return low, high, filter.claims(low, high), ...
 end
 
+--- Below which id jobs of a state are listed. Claims were unfolded up to the newest id. A job that
+-- was pushed and claimed since then is left out, as it is not known to be claimed.
+local function below(state, after, newest)
+  return BY_CLAIM[state] and math.min(after, newest + 1) or after
+end
+
 --- Jobs by id, newest first, below `after`: as many as are found among `look` live ones and as many
 -- ended ones. Then how to go on, if there are more to look at.
 local function page(handle, ends, wanted, state, after, limit, look)
   local s = state or core.null
   local list, last, code = by_id(handle, state, limit, function(kind)
-    return filter.call(handle, "report_jobs_page_" .. kind, params_of(kind, state, ends[kind], ends.newest, after,
-      ends[kind], s, s, wanted, limit))
+    return filter.call(handle, "report_jobs_page_" .. kind, params_of(kind, state, ends[kind], ends.newest,
+      kind == "live" and below(state, after, ends.newest) or after, ends[kind], s, s, wanted, limit))
   end)
   if not list then return nil, last, code end
   local down = math.max(ends.live or 0, ends.ended or 0)
@@ -200,7 +206,7 @@ local function tagged(handle, given, wanted, after, limit, look)
   local down = found.last
   list, last, code = by_id(handle, state, limit, function(kind)
     return filter.call(handle, "report_jobs_tagged_" .. kind, params_of(kind, state, down, found.newest, given.tag,
-      after, down, s, s, wanted, limit))
+      below(state, after, found.newest), down, s, s, wanted, limit))
   end)
   if not list then return nil, last, code end
   if last then return list, { after = last } end

@@ -90,6 +90,8 @@ ns_status ns_admin_run(ns_db *db, ns_admin_work *w, ns_status (*run)(ns_db *, ns
       ns_ring(db, NULL);
     db->ring_due = false;
     ns_finish_pending_retry(db);
+  } else if (!db->user_tx) {
+    ns_buf_free(&db->passed);
   }
   return st;
 }

@@ -11,6 +11,8 @@
 #include "err.h"
 #include "handle.h"
 
+#define NOTED ((size_t)1 << 20) /* bytes of noted groups; with more they are looked at later */
+
 ns_status ns_admission_lock(ns_db *db, int64_t queue_id, ns_admission *a, ns_err *err) {
   const ns_value *row = NULL;
   const ns_value param = ns_vint(queue_id);
@@ -42,7 +44,9 @@ ns_status ns_admission_newest(ns_db *db, const ns_admission *a, int64_t since, s
   ns_assert(a->locked && !a->lifted && !a->ordered && db->in_tx);
   if (st == NS_OK)
     st = ns_db_row(db, NS_SQL_ADMISSION_NEWEST, &row, err);
-  if (st != NS_OK || row == NULL || row[1].i == 0)
+  if (st == NS_OK && row == NULL) /* rows may be out of ready all the same */
+    return ns_fail(err, NS_EBUSY, "the statement was interrupted");
+  if (st != NS_OK || row[1].i == 0)
     return st;
   ns_buf_addc(list, list->n > 0 ? ',' : '[');
   ns_buf_add(list, row[0].s.p, row[0].s.n);
@@ -110,18 +114,19 @@ void ns_admission_leaves(ns_db *db, int64_t queue_id, const ns_value *group) {
   ns_buf_addf(list, "%c[%lld,", list->n > 0 ? ',' : '[', (long long)queue_id);
   ns_buf_add_json(list, group->s);
   ns_buf_addc(list, ']');
-  if (list->oom)
+  if (list->oom || list->n > NOTED)
     ns_buf_free(list);
 }
 
 void ns_admission_pass(ns_db *db) {
   ns_value list;
   ns_err none;
+  bool cut;
   if (db->passed.n == 0)
     return;
   list = ns_db_list_end(&db->passed);
-  if (!db->passed.oom && ns_db_ready(db, &none) == NS_OK)
-    ns_db_run(db, NS_SQL_ADMISSION_PASS, &list, &none);
+  if (!db->passed.oom)
+    ns_db_run_whole(db, NS_SQL_ADMISSION_PASS, &list, &cut, &none);
   ns_buf_free(&db->passed);
   db->ring_due = true;
 }

@@ -62,7 +62,8 @@ static ns_status take_newest(ns_db *db, const ns_admission *a, ns_admission_memo
     return NS_OK;
   st = ns_admission_newest(db, a, m->newest_from > 0 ? m->newest_from : now - NEWEST_FIRST, NEWEST,
                            list, n, err);
-  m->newest_from = now - NEWEST_LATE;
+  if (st == NS_OK)
+    m->newest_from = now - NEWEST_LATE;
   m->newest_at = ns_mono_us() + NEWEST_REST * (ns_mono_us() - start);
   return st;
 }
@@ -75,9 +76,9 @@ static ns_status move(ns_db *db, const ns_admission *a, ns_admission_memory *m,
   size_t n = 0;
   ns_status st = c->take(db, c->arg, most, &list, &n, err);
   m->more = n >= most;
-  if (!m->more || !a->fair)
+  if (st == NS_OK && !(m->more && a->fair))
     m->sort_at = 0;
-  else if (m->sort_at == 0)
+  else if (st == NS_OK && m->sort_at == 0)
     m->sort_at = start;
   if (st == NS_OK && m->more)
     st = take_newest(db, a, m, &list, &n, err);
@@ -142,6 +143,8 @@ void ns_admission_sorted(ns_admission_memory *m, int64_t start) {
   int64_t now = ns_mono_us();
   if (m->moved > 0)
     m->sort_rest = now - start;
+  else if (m->sort_rest >= SORT_LATEST)
+    m->sort_at = 0; /* until a claim finds that there is more */
   else
     m->sort_rest = m->sort_rest < SORT_LOCKED ? SORT_LOCKED : 2 * m->sort_rest;
   if (m->sort_rest > SORT_LATEST)

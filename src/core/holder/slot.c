@@ -518,8 +518,9 @@ static bool has_time(void *arg, const ns_err *why) {
 ** half a minute. Of a list another server may soon be there, to which they are given back. */
 static void reach_next_server(ns_db *db) {
   ns_err none;
-  if (can_write(db) || db->user_tx || !holds_for_itself(db) ||
-      !ns_link_servers_are(ns_db_config_value(db).host))
+  const char *hosts = ns_db_config_value(db).host;
+  if (can_write(db) || db->user_tx || !holds_for_itself(db) || hosts == NULL ||
+      strchr(hosts, ',') == NULL)
     return;
   db->cfg.keep_trying = has_time;
   db->cfg.keep_trying_arg = db;

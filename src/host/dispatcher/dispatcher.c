@@ -54,14 +54,22 @@ static int64_t sort_time(const nsh_dispatch *d) {
   return at == 0 || d->exchange->finish ? NSH_NEVER : at > d->error_at ? at : d->error_at;
 }
 
-/* The lock is open meanwhile. */
+/* The lock is open meanwhile. A turn reconnects, for only a turn knows what that means for the
+** claims. */
 static void sort_some(nsh_dispatch *d) {
   ns_err err;
+  int64_t connected = ns_count(d->db).reconnects;
+  if (ns_hung_up(d->db)) {
+    d->beat_at = 0;
+    return;
+  }
   nsh_exchange_unlock(d->exchange);
   nsh_exchange_moved(d->exchange, true);
   nsh_slow_doing(d->slow, NSH_DISPATCHER, 0, true);
   if (ns_sort(d->db, &err) != NS_OK)
     nsh_back_off(d, &err);
+  if (ns_count(d->db).reconnects != connected)
+    d->beat_at = 0;
   nsh_slow_doing(d->slow, NSH_DISPATCHER, 0, false);
   nsh_exchange_lock(d->exchange);
 }
