@@ -194,6 +194,34 @@ describe("a limited queue", function()
     assert.equal(held.e[1], assert(q:claim()).id)
   end)
 
+  it("goes on when a program is cut off while it says that a group's first job is gone", function()
+    assert(q:limit { group = { ordered = true } })
+    local a = push("a", 2)
+    for _, job in ipairs(q:claim_many(20)) do assert(job:fail("later", { retry_in = 3600 })) end
+    local p
+    assert(handle:transaction(function(tx)
+      assert(tx:execute("SELECT group_key FROM nightshift_group WHERE group_key = 'a' FOR UPDATE"))
+      p = proc.start { proc.lua, "-e", ([[
+        local db = assert(require "nightshift".open(%q))
+        assert(db:cancel(%d))
+        io.stdout:write "cancelled\n" io.stdout:flush()
+        require "nightshift.core".sleep(60)
+      ]]):format(url, a[1]) }
+      local waits
+      eventually(function()
+        waits = assert(tx:execute("SELECT id FROM information_schema.processlist WHERE db = DATABASE() "
+          .. "AND info LIKE '%nightshift_group%' AND id <> CONNECTION_ID()"))[1]
+        return waits
+      end)
+      assert(tx:execute(("KILL QUERY %d"):format(waits.id)))
+      p:wait_line "^cancelled"
+      return true
+    end))
+    push("c", 1)
+    assert.equal("a c", groups { assert(q:claim { wait = 5 }), assert(q:claim { wait = 5 }) })
+    p:signal "KILL"
+  end)
+
   it("keeps the order of a group past jobs that another session has locked, and other groups go on", function()
     assert(q:limit { group = { ordered = true } })
     local a, b = push("a", 3, { priority = 50 }), push("b", 1)
