@@ -12,13 +12,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base.h"
 #include "claim/inner.h"
-#include "clock.h"
 #include "dispatcher/dispatcher.h"
 #include "handle.h"
 #include "host.h"
 #include "ipc/ipc.h"
-#include "log.h"
 #include "pool/process.h"
 
 #define CHECK(x)                                                              \

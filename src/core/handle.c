@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "clock.h"
+#include "base.h"
 #include "db/db.h"
 
 #define CLOSE_MAX (3 * NS_SECOND)

@@ -12,10 +12,8 @@
 #include <signal.h>
 #include <string.h>
 
-#include "clock.h"
-#include "err.h"
+#include "base.h"
 #include "ipc/ipc.h"
-#include "log.h"
 #include "worker/worker.h"
 
 #define END_MAX (5 * NS_SECOND)   /* for a runner's current work, and its last writes */

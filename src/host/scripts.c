@@ -15,10 +15,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "clock.h"
-#include "err.h"
+#include "base.h"
 #include "ipc/ipc.h"
-#include "log.h"
 #include "wake/wake.h"
 
 #define LOAD_FIRST 100000 /* after a zygote's death, doubling */

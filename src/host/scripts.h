@@ -12,7 +12,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "buf.h"
+#include "base.h"
 #include "process/process.h"
 
 /* ----------------------------------------------------------------- loading */

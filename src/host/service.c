@@ -17,9 +17,7 @@
 #include <sys/time.h>
 #include <unistd.h>
 
-#include "clock.h"
-#include "err.h"
-#include "log.h"
+#include "base.h"
 
 #define BEAT_MS 15000 /* between looks at the host, where no watchdog wants more of them */
 

@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "clock.h"
+#include "base.h"
 #include "host.h"
 #include "http/http.h"
 #include "http/server.h"

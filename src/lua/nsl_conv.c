@@ -4,8 +4,7 @@
 */
 #include "nsl.h"
 
-#include "buf.h"
-#include "clock.h"
+#include "base.h"
 
 #include <lauxlib.h>
 #include <stddef.h>

@@ -4,7 +4,7 @@
 */
 #include "nsl.h"
 
-#include "log.h"
+#include "base.h"
 
 #include <jansson.h>
 #include <lauxlib.h>

@@ -15,7 +15,7 @@
 #include <string.h>
 
 #include "admin/inner.h"
-#include "clock.h"
+#include "base.h"
 #include "db/db.h"
 #include "finish/finish.h"
 #include "handle.h"

@@ -7,8 +7,8 @@
 */
 #include "admission/admission.h"
 
+#include "base.h"
 #include "db/db.h"
-#include "err.h"
 #include "handle.h"
 
 #define NOTED ((size_t)1 << 20) /* bytes of noted groups; with more they are looked at later */

@@ -12,7 +12,7 @@
 #ifndef NS_ADMISSION_ADMISSION_H
 #define NS_ADMISSION_ADMISSION_H
 
-#include "buf.h"
+#include "base.h"
 #include "link/link.h"
 #include "nightshift_host.h"
 

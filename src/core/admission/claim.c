@@ -14,9 +14,8 @@
 */
 #include "admission/admission.h"
 
-#include "clock.h"
+#include "base.h"
 #include "db/db.h"
-#include "err.h"
 #include "handle.h"
 
 #define MOVE_MOST 1000

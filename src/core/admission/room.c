@@ -10,9 +10,8 @@
 */
 #include "admission/admission.h"
 
-#include "clock.h"
+#include "base.h"
 #include "db/db.h"
-#include "err.h"
 #include "handle.h"
 
 #define BELIEVED 20                    /* times as long as a count took; */

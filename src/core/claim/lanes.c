@@ -17,9 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "buf.h"
-#include "clock.h"
-#include "err.h"
+#include "base.h"
 
 void ns_claim_lanes_free(ns_lanes *l) {
   free(l->items);

@@ -14,10 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "buf.h"
-#include "clock.h"
+#include "base.h"
 #include "db/db.h"
-#include "err.h"
 #include "source/source.h"
 
 void ns_claim_leases_free(ns_leases *l) {

@@ -23,8 +23,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "clock.h"
-#include "err.h"
+#include "base.h"
 
 #define LOOK_EVERY INT64_C(20000)      /* µs between looks at scheduled */
 #define LOOK_CONTENDED (NS_SECOND / 5) /* ... under contention, as other holders look as well */

@@ -16,9 +16,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "clock.h"
+#include "base.h"
 #include "db/db.h"
-#include "err.h"
 
 #define MANY 8                   /* queues to be asked one by one */
 #define FEW 4                    /* jobs of each: then one statement takes them */

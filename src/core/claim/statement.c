@@ -18,8 +18,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base.h"
 #include "db/db.h"
-#include "err.h"
 
 /* --------------------------------------------------------------------- names */
 

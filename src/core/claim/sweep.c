@@ -23,7 +23,7 @@
 */
 #include "claim/inner.h"
 
-#include "clock.h"
+#include "base.h"
 
 #define RANKS 256
 #define ER_TOO_LONG 1969 /* the server's number for max_statement_time exceeded */

@@ -11,9 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "clock.h"
+#include "base.h"
 #include "db/db.h"
-#include "err.h"
 
 #define SWEEP_LATEST (5 * NS_SECOND)   /* from one to the next, where claims take long */
 #define SENTINELS 1000                 /* put up at once */

@@ -28,9 +28,8 @@
 */
 #include "claim/inner.h"
 
-#include "clock.h"
+#include "base.h"
 #include "db/db.h"
-#include "err.h"
 
 /* --------------------------------------------------------------------- aging */
 

@@ -13,8 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "buf.h"
-#include "clock.h"
+#include "base.h"
 #include "db/db.h"
 #include "finish/finish.h"
 #include "push/push.h"

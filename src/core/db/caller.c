@@ -14,7 +14,7 @@
 #include <string.h>
 #include <strings.h>
 
-#include "err.h"
+#include "base.h"
 
 /* -------------------------------------------------------------- the text */
 

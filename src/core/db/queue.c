@@ -16,8 +16,7 @@
 */
 #include "db/inner.h"
 
-#include "clock.h"
-#include "err.h"
+#include "base.h"
 
 #include <stdlib.h>
 #include <string.h>

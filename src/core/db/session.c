@@ -14,8 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "clock.h"
-#include "err.h"
+#include "base.h"
 
 #define RETRY_SOON 150000              /* µs: the longest pause while other sessions still wait */
 #define RETRY_SOON_FOR (2 * NS_SECOND) /* for us to come back, up to this */

@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "err.h"
+#include "base.h"
 
 void ns_db_forget_statements(ns_db *db) {
   memset(db->stmts, 0, sizeof db->stmts);

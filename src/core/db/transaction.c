@@ -21,9 +21,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "buf.h"
-#include "clock.h"
-#include "err.h"
+#include "base.h"
 
 #define TX_TRIES 20 /* of one unit of work, before NS_EBUSY */
 

@@ -4,8 +4,8 @@
 #ifndef NS_SETTLE_SETTLE_H
 #define NS_SETTLE_SETTLE_H
 
+#include "base.h"
 #include "claim/claim.h"
-#include "clock.h"
 #include "finish/finish.h"
 #include "nightshift_host.h"
 

@@ -17,9 +17,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "clock.h"
+#include "base.h"
 #include "db/db.h"
-#include "err.h"
 #include "handle.h"
 
 ns_status ns_ring(ns_db *db, ns_err *err) {

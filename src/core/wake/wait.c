@@ -16,7 +16,7 @@
 */
 #include <string.h>
 
-#include "clock.h"
+#include "base.h"
 #include "db/db.h"
 #include "handle.h"
 #include "link/link.h"

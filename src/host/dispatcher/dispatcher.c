@@ -11,10 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "clock.h"
-#include "err.h"
+#include "base.h"
 #include "ipc/ipc.h"
-#include "log.h"
 
 #define HOLD_LOOK (NS_SECOND / 4) /* at the connection, while jobs run */
 #define ASKS_MAX (60 * NS_SECOND) /* between two signs of life in a turn: the server may be slow */

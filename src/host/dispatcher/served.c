@@ -7,11 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "clock.h"
+#include "base.h"
 #include "dispatcher/dispatcher.h"
-#include "err.h"
 #include "ipc/ipc.h"
-#include "log.h"
 
 /* -------------------------------------------------------------------- queues */
 

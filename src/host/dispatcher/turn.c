@@ -7,9 +7,7 @@
 
 #include <stdlib.h>
 
-#include "clock.h"
-#include "err.h"
-#include "log.h"
+#include "base.h"
 
 #define ERROR_FIRST 50000 /* after a failed cycle, doubling */
 #define ERROR_LAST (5 * NS_SECOND)

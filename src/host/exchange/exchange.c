@@ -13,8 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "clock.h"
-#include "err.h"
+#include "base.h"
 #include "ipc/ipc.h"
 
 /* ------------------------------------------------------- batches of verdicts */

@@ -16,10 +16,9 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "buf.h"
+#include "base.h"
 #include "config.h"
 #include "ipc/ipc.h"
-#include "log.h"
 #include "nightshift_host.h"
 #include "scripts.h"
 

@@ -13,8 +13,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "clock.h"
-#include "err.h"
+#include "base.h"
 #include "http/http.h"
 
 /* Cuts "HOST:PORT", "[HOST]:PORT", ":PORT" or "PORT" in two; without a host it is the loopback. */

@@ -19,9 +19,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "clock.h"
-#include "err.h"
-#include "log.h"
+#include "base.h"
 
 #define ANSWER_MAX NS_SECOND      /* for the loop to answer; then it is given … */
 #define STILL_MAX (10 * NS_SECOND) /* … so long before it is said to be stuck */

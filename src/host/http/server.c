@@ -20,9 +20,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "buf.h"
-#include "clock.h"
-#include "err.h"
+#include "base.h"
 #define NSH_LIBRARY
 #include "http/http.h"
 

@@ -6,9 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "buf.h"
-#include "clock.h"
-#include "err.h"
+#include "base.h"
 #include "pool/pool.h"
 
 #define BYTES_MAX ((size_t)8 << 20) /* of the payloads of one batch */

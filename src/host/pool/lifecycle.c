@@ -10,10 +10,7 @@
 #include <string.h>
 #include <sys/wait.h>
 
-#include "buf.h"
-#include "clock.h"
-#include "err.h"
-#include "log.h"
+#include "base.h"
 #include "pool/pool.h"
 
 #define FORK_RETRY NS_SECOND

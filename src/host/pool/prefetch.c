@@ -9,8 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "buf.h"
-#include "err.h"
+#include "base.h"
 #include "ipc/ipc.h"
 
 #define CAP_US 100000.0 /* a sample counts at most this much */

@@ -9,10 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "clock.h"
-#include "err.h"
+#include "base.h"
 #include "ipc/ipc.h"
-#include "log.h"
 #include "pool/pool.h"
 
 #define KEEP_ROOM ((size_t)64 << 10) /* larger idle buffers are freed */

@@ -14,7 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "buf.h"
+#include "base.h"
 #include "exchange/exchange.h"
 #include "ipc/ipc.h"
 #include "process/process.h"

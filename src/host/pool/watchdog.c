@@ -7,9 +7,7 @@
 */
 #include <signal.h>
 
-#include "buf.h"
-#include "clock.h"
-#include "log.h"
+#include "base.h"
 #include "pool/pool.h"
 
 #define STUCK_US 20000          /* a job behind one this old is taken back */

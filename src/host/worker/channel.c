@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "clock.h"
+#include "base.h"
 
 #define STOP_LOOK (NS_SECOND / 4) /* while ids are waited for: is the job to stop? */
 #define IDS_FIRST 16

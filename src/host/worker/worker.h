@@ -12,7 +12,7 @@
 #include <lua.h>
 #include <stdbool.h>
 
-#include "buf.h"
+#include "base.h"
 #include "config.h"
 #include "ipc/ipc.h"
 
