@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "base.h"
-#include "claim/inner.h"
+#include "claim/claim.h"
 #include "dispatcher/dispatcher.h"
 #include "handle.h"
 #include "host.h"

@@ -23,7 +23,6 @@ static const ns_hooks *const parts[] = {
     &ns_push_hooks,          &ns_finish_hooks,         &ns_settle_hooks,
     &ns_holder_hooks,        &ns_holder_rescue_hooks,  &ns_holder_audit_hooks,
     &ns_cycle_hooks,         &ns_wake_listen_hooks,    &ns_wake_ring_hooks,
-    &ns_wake_wait_hooks,
     &ns_holder_slot_hooks,   &ns_finish_pending_hooks,
     &ns_admin_retention_hooks, NULL};
 

@@ -5,7 +5,7 @@
 ** serialised with verdicts. A row that it leaves in ready or in a lease is stale by its run;
 ** the claim that meets it drops it. No assert: only the server knows the locks.
 */
-#include "admin/inner.h"
+#include "admin/admin.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "admin/inner.h"
+#include "admin/admin.h"
 #include "base.h"
 #include "db/db.h"
 #include "finish/finish.h"

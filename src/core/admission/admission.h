@@ -137,7 +137,7 @@ void ns_admission_pass(ns_db *db);
 
 extern const struct ns_hooks ns_admission_hooks;
 
-/* ------------------------------------------- a queue with a bound: room.c */
+/* -------------------------------------- a queue with a bound: admission.c */
 
 /* A push wants to add 'n' jobs to a queue. Where it has a bound its jobs are counted first, or were
 ** a moment ago. Costs nothing while no queue that the handle has met has one. Errors: FULL,

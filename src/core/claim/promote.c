@@ -17,13 +17,14 @@
 ** Invariant: the floor moves only after the commit, and never back but to 0, when all floors
 ** are dropped.
 */
-#include "admission/admission.h"
-#include "claim/inner.h"
+#include "claim/claim.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "admission/admission.h"
 #include "base.h"
+#include "handle.h"
 
 #define LOOK_EVERY INT64_C(20000)      /* µs between looks at scheduled */
 #define LOOK_CONTENDED (NS_SECOND / 5) /* ... under contention, as other holders look as well */

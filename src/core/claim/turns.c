@@ -26,10 +26,11 @@
 ** it. It asks for other locks from then on. A lost connection frees its lock. No assert for the
 ** waits: the server ends them.
 */
-#include "claim/inner.h"
+#include "claim/claim.h"
 
 #include "base.h"
 #include "db/db.h"
+#include "handle.h"
 
 /* --------------------------------------------------------------------- aging */
 

@@ -10,7 +10,7 @@
 ** until the next cycle has read the number, before it writes anything. A written verdict is
 ** then OK, not STALE, when its caller comes with it again.
 */
-#include "cycle/inner.h"
+#include "cycle/cycle.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -13,7 +13,7 @@
 
 #include "base.h"
 #include "claim/claim.h"
-#include "cycle/inner.h"
+#include "cycle/cycle.h"
 #include "db/db.h"
 #include "handle.h"
 #include "link/link.h"

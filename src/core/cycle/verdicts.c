@@ -7,7 +7,7 @@
 ** no other. A message in place of the caller's words lives no longer than the call. The first
 ** is asserted where a cycle begins (cycle/cycle.c).
 */
-#include "cycle/inner.h"
+#include "cycle/cycle.h"
 
 #include <stdio.h>
 #include <stdlib.h>
