@@ -18,7 +18,7 @@
 #include "handle.h"
 #include "host.h"
 #include "ipc/ipc.h"
-#include "pool/process.h"
+#include "pool/pool.h"
 
 #define CHECK(x)                                                              \
   do                                                                          \

@@ -13,7 +13,6 @@
 #include "base.h"
 #include "host.h"
 #include "http/http.h"
-#include "http/server.h"
 #include "nsl.h"
 #include "worker/worker.h"
 

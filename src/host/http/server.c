@@ -10,7 +10,8 @@
 ** Invariant: a request is freed with its answer, a stream with its connection; both are
 ** libmicrohttpd's calls. So none outlives the server.
 */
-#include "http/server.h"
+#define NSH_LIBRARY
+#include "http/http.h"
 
 #include <ctype.h>
 #include <fcntl.h>
@@ -21,8 +22,6 @@
 #include <unistd.h>
 
 #include "base.h"
-#define NSH_LIBRARY
-#include "http/http.h"
 
 #define CONNECTIONS 512u
 #define STREAMS 448u          /* of these; the rest is for pages */
