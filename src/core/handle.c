@@ -182,6 +182,10 @@ ns_counters ns_count(const ns_db *db) {
   return sum;
 }
 
+int64_t ns_reconnects(const ns_db *db) {
+  return db->count.reconnects;
+}
+
 /* ---------------------------------------------------- what a prune calls */
 
 void ns_between(ns_db *db, bool (*on)(void *arg), void *arg) {

@@ -71,6 +71,9 @@ typedef struct ns_counters {
 
 ns_counters ns_count(const ns_db *db);
 
+/* Of these, how often the handle has connected again. */
+int64_t ns_reconnects(const ns_db *db);
+
 /* How many connections this process has, of all its handles. From any thread. */
 size_t ns_connections(void);
 

@@ -56,7 +56,7 @@ static int64_t sort_time(const nsh_dispatch *d) {
 ** claims. */
 static void sort_some(nsh_dispatch *d) {
   ns_err err;
-  int64_t connected = ns_count(d->db).reconnects;
+  int64_t connected = ns_reconnects(d->db);
   if (ns_hung_up(d->db)) {
     d->beat_at = 0;
     return;
@@ -66,7 +66,7 @@ static void sort_some(nsh_dispatch *d) {
   nsh_slow_doing(d->slow, NSH_DISPATCHER, 0, true);
   if (ns_sort(d->db, &err) != NS_OK)
     nsh_back_off(d, &err);
-  if (ns_count(d->db).reconnects != connected)
+  if (ns_reconnects(d->db) != connected)
     d->beat_at = 0;
   nsh_slow_doing(d->slow, NSH_DISPATCHER, 0, false);
   nsh_exchange_lock(d->exchange);
