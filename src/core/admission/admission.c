@@ -128,30 +128,26 @@ void ns_admission_leaves(ns_db *db, int64_t queue_id, const ns_value *group) {
     ns_buf_free(list);
 }
 
-void ns_admission_pass(ns_db *db) {
+void ns_admission_pass(ns_db *db, bool written) {
   ns_value list;
   ns_err none;
   bool cut;
   if (db->passed.n == 0)
     return;
-  list = ns_db_list_end(&db->passed);
-  if (!db->passed.oom)
-    ns_db_run_whole(db, NS_SQL_ADMISSION_PASS, &list, &cut, &none);
+  if (written) {
+    list = ns_db_list_end(&db->passed);
+    if (!db->passed.oom)
+      ns_db_run_whole(db, NS_SQL_ADMISSION_PASS, &list, &cut, &none);
+    db->ring_due = true;
+  }
   ns_buf_free(&db->passed);
-  db->ring_due = true;
-}
-
-static void committed(ns_db *db, bool written) {
-  if (!written)
-    ns_buf_free(&db->passed);
-  ns_admission_pass(db);
 }
 
 static void closing(ns_db *db) {
   ns_buf_free(&db->passed);
 }
 
-const ns_hooks ns_admission_hooks = {.committed = committed, .closing = closing};
+const ns_hooks ns_admission_hooks = {.committed = ns_admission_pass, .closing = closing};
 
 /* ------------------------------------------------------ a queue with a bound */
 

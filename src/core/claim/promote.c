@@ -425,7 +425,7 @@ ns_status ns_claim_take_limited(ns_db *db, ns_claim_queue *q, size_t want, ns_cl
                               .take = list_ready,
                               .arg = q},
         &s, &lifted, err);
-  c->sorts = c->sorts || q->admission.sort_at != 0;
+  c->sorts = c->sorts || q->admission.sorting.at != 0;
   ns_buf_free(&text);
   if (st == NS_OK && s != NULL)
     return collect_admitted(db, q, s, out, err);
