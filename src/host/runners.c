@@ -25,7 +25,7 @@
 #define LEAVE_MAX (NS_SECOND / 2) /* ... of a host that leaves without the server */
 #define FIELDS_MAX 4
 
-/* -------------------------------------------------------------- what it needs */
+/* ------------------------------------------------------------ what runners call */
 
 /***
 Writes a line into the log.

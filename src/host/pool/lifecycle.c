@@ -246,7 +246,7 @@ void nsh_lifecycle_orphaned(nsh_pools *t, nsh_zygote *z) {
     }
 }
 
-/* ---------------------------------------------------------------- a worker */
+/* ------------------------------------------------------ the watch: a worker */
 
 /* Does it attend to a long job? */
 static bool watch_job(nsh_process *w, int64_t now) {
@@ -299,7 +299,7 @@ static void replace_worker(nsh_process *w) {
   nsh_process_kill(w, SIGKILL);
 }
 
-/* ------------------------------------------------------------------ a line */
+/* -------------------------------------------------------- the watch: a line */
 
 /* Is there no worker that may take the jobs of a line? */
 static bool is_unattended(const nsh_pools *t, size_t line) {
@@ -329,7 +329,7 @@ static bool is_overtaken(const nsh_pools *t, size_t line) {
          t->pools[0].late >= nsh_pool_attending(t, 0);
 }
 
-/* --------------------------------------------------------------------- all */
+/* ------------------------------------------------------------ the watch: all */
 
 void nsh_watchdog_tick(nsh_pools *t, int64_t now) {
   size_t late[NSH_POOLS_MAX] = {0};

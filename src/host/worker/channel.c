@@ -194,27 +194,28 @@ bool nsh_channel_take_id(nsh_channel *w, int64_t *id) {
 
 /* ------------------------------------------------------------------- reports */
 
-static nsh_call *c; /* that is being reported */
-static ns_buf text; /* JSON of a plain result */
+static nsh_call *run;      /* that is being reported */
+static ns_buf result_text; /* JSON of a plain result */
 
 static nsh_report make_report(ns_kind kind) {
-  return (nsh_report){.seq = c->seq, .kind = kind, .delay = -1,
-                      .micros = c->ended - c->started, .leaves = c->spent && c->unreported == 0};
+  return (nsh_report){.seq = run->seq, .kind = kind, .delay = -1,
+                      .micros = run->ended - run->started,
+                      .leaves = run->spent && run->unreported == 0};
 }
 
 /* The frame of a job's end is built in the frame; false: it is too large. */
 static bool build_report(const nsh_report *r, const ns_push *children) {
   size_t start;
-  ns_buf_reset(&c->channel->frame);
-  start = nsh_begin_report(&c->channel->frame, r);
+  ns_buf_reset(&run->channel->frame);
+  start = nsh_begin_report(&run->channel->frame, r);
   for (size_t i = 0; i < r->nchildren; i++)
-    nsh_put_child(&c->channel->frame, &children[i]);
-  return nsh_end(&c->channel->frame, start);
+    nsh_put_child(&run->channel->frame, &children[i]);
+  return nsh_end(&run->channel->frame, start);
 }
 
 static void report_failure(ns_bytes error) {
   nsh_report r = make_report(NS_FAIL);
-  r.most = atomic_load(&c->channel->slot->most);
+  r.most = atomic_load(&run->channel->slot->most);
   r.error = (ns_bytes){error.p, error.n < ERROR_MAX ? error.n : ERROR_MAX};
   if (!build_report(&r, NULL))
     nsh_channel_leave(1);
@@ -224,13 +225,13 @@ static void report_failure(ns_bytes error) {
 static void report_result(lua_State *L) {
   nsh_report r = make_report(NS_ACK);
   ns_err err;
-  ns_buf_reset(&text);
+  ns_buf_reset(&result_text);
   if (!lua_isnil(L, 1)) {
-    if (nsl_encode(L, 1, "result", c->max_json, &text, &err) != NS_OK) {
+    if (nsl_encode(L, 1, "result", run->max_json, &result_text, &err) != NS_OK) {
       report_failure(ns_str(err.message));
       return;
     }
-    r.result = ns_buf_bytes(&text);
+    r.result = ns_buf_bytes(&result_text);
   }
   if (!build_report(&r, NULL))
     report_failure(ns_str("the result is over 64 MiB"));
@@ -239,7 +240,7 @@ static void report_result(lua_State *L) {
 /* The verdict table is at index 2. */
 static void report_verdict(lua_State *L) {
   ns_err err;
-  nsl_verdict *box = nsl_toverdict(L, 2, c->max_json, &err);
+  nsl_verdict *box = nsl_toverdict(L, 2, run->max_json, &err);
   nsh_report r;
   if (box == NULL) {
     report_failure(ns_str(err.message));
@@ -247,7 +248,7 @@ static void report_verdict(lua_State *L) {
   }
   if (box->verdict.kind == NS_FAIL && nsh_memory_limit_blamed(box->verdict.error)) {
     nsl_unbox(box);
-    c->over = true; /* reported as such */
+    run->over = true; /* reported as such */
     return;
   }
   r = make_report(box->verdict.kind);
@@ -288,10 +289,10 @@ static void report_end(lua_State *L) {
   lua_settop(L, 2);
   lua_pushcfunction(L, report_what_came);
   lua_insert(L, 1);
-  if (lua_pcall(L, 2, 0, 0) == LUA_OK && !c->over)
+  if (lua_pcall(L, 2, 0, 0) == LUA_OK && !run->over)
     return;
-  c->spent = true;
-  if (c->over)
+  run->spent = true;
+  if (run->over)
     report_failure(nsh_memory_limit_text());
   else
     report_failure(lua_isstring(L, -1) ? nsh_lua_text(L, -1)
@@ -300,15 +301,15 @@ static void report_end(lua_State *L) {
 
 /* Reports the end of a call that is not what the handler says. False: it is. */
 static bool report_fault(void) {
-  if (c->limited)
+  if (run->limited)
     report_failure(nsh_memory_limit_text());
-  else if (c->why != NSH_WHY_NONE)
-    report_stopped(c->why);
-  else if (!c->ok)
-    report_failure(c->error.p != NULL ? c->error : ns_str("the job could not be run"));
-  else if (c->left.p != NULL)
-    report_failure(c->left);
-  return c->limited || c->why != NSH_WHY_NONE || !c->ok || c->left.p != NULL;
+  else if (run->why != NSH_WHY_NONE)
+    report_stopped(run->why);
+  else if (!run->ok)
+    report_failure(run->error.p != NULL ? run->error : ns_str("the job could not be run"));
+  else if (run->left.p != NULL)
+    report_failure(run->left);
+  return run->limited || run->why != NSH_WHY_NONE || !run->ok || run->left.p != NULL;
 }
 
 /* -------------------------------------------------------- reports of a batch */
@@ -319,12 +320,12 @@ enum { RESULTS = 1, VERDICTS, SPENT, OWN };
 ** ended. But what was left behind undoes it, unless a transaction has written it. */
 static bool has_own_verdict(lua_State *L, lua_Integer i) {
   bool own;
-  if (!c->ok)
+  if (!run->ok)
     return false;
   lua_rawgeti(L, OWN, i);
   own = lua_toboolean(L, -1);
   lua_pop(L, 1);
-  if (!own || c->left.p == NULL)
+  if (!own || run->left.p == NULL)
     return own;
   lua_rawgeti(L, VERDICTS, i);
   lua_getfield(L, -1, "go_on");
@@ -335,37 +336,37 @@ static bool has_own_verdict(lua_State *L, lua_Integer i) {
 
 /* The result or verdict of job 'i'. */
 static void report_member(lua_State *L, lua_Integer i) {
-  c->over = false;
+  run->over = false;
   lua_pushcfunction(L, report_what_came);
   lua_rawgeti(L, RESULTS, i);
   lua_rawgeti(L, VERDICTS, i);
-  if (lua_pcall(L, 2, 0, 0) == LUA_OK && !c->over)
+  if (lua_pcall(L, 2, 0, 0) == LUA_OK && !run->over)
     return;
-  c->spent = true;
-  report_failure(c->over ? nsh_memory_limit_text() : ns_str("the job's end could not be told"));
+  run->spent = true;
+  report_failure(run->over ? nsh_memory_limit_text() : ns_str("the job's end could not be told"));
 }
 
 /* ------------------------------------------------------- reports that are posted */
 
 void nsh_report_job(lua_State *L, nsh_call *call) {
-  c = call;
+  run = call;
   if (!report_fault())
     report_end(L);
   lua_settop(L, 0);
-  nsh_channel_post(c->channel, c->ended);
+  nsh_channel_post(run->channel, run->ended);
 }
 
 void nsh_report_batch(lua_State *L, nsh_call *call) {
   int top = lua_gettop(L);
-  c = call;
-  for (c->unreported = c->members; c->unreported-- > 0;) {
-    lua_Integer i = (lua_Integer)(c->members - c->unreported);
+  run = call;
+  for (run->unreported = run->members; run->unreported-- > 0;) {
+    lua_Integer i = (lua_Integer)(run->members - run->unreported);
     if (has_own_verdict(L, i) || !report_fault())
       report_member(L, i);
     lua_settop(L, top);
-    nsh_channel_post(c->channel, c->ended);
+    nsh_channel_post(run->channel, run->ended);
   }
-  c->unreported = 0;
+  run->unreported = 0;
   lua_settop(L, 0);
 }
 
