@@ -1,14 +1,13 @@
 /*
-** One look a second follows the load, and kills one that is out of date.
-**
-** The signals that another process handles are in its status, in hexadecimal masks.
+** Loading the handler scripts: one look a second follows the load, and kills one that is out of
+** date. And HUP for other hosts: the signals that another process handles are in its status, in
+** hexadecimal masks.
 */
 #include "host.h"
 
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>

@@ -301,7 +301,7 @@ ns_status ns_wait(ns_db *db, ns_bytes ids, int64_t wait, size_t *left, ns_err *e
   return st;
 }
 
-#define MOST 20000 /* bytes of the list of those that are rung together; others find out later */
+#define MOST 20000 /* bytes of the list of those that are rung together; the rest find out later */
 
 void ns_wake_note(ns_db *db, int64_t job) {
   if (db->waiters.n < MOST)
