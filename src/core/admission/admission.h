@@ -125,9 +125,9 @@ ns_status ns_admission_stop(ns_db *db, int64_t queue_id, int64_t job, int64_t sp
 void ns_admission_leaves(ns_db *db, int64_t queue_id, const ns_value *group);
 
 /* Behind the transaction. 'written': the next claim looks at the groups that were noted, and a ring
-** is due; else they are forgotten. Best effort: they are looked at within a second anyway. Waits for
-** a claim that admits, a second at most. Costs nothing when none was noted. In a transaction of the
-** caller it comes by itself. */
+** is due; else they are forgotten. Best effort: they are looked at within a second anyway. Waits
+** for a claim that admits, a second at most. Costs nothing when none was noted. In a transaction of
+** the caller it comes by itself. */
 void ns_admission_pass(ns_db *db, bool written);
 
 extern const struct ns_hooks ns_admission_hooks;

@@ -1,6 +1,6 @@
 /*
-** What the turns of a dispatcher go by: the queues that it claims from, the names that its scripts
-** handle, outages, and the signs of life of jobs.
+** What a dispatcher's turns go by: the queues that it claims from, the names that its scripts
+** handle. And outages, and the signs of life of jobs.
 **
 ** Invariants: a queue that is paused, or that was not asked for, is not served. While no handler
 ** is known, none is. An outage is logged once, with its end.

@@ -1,7 +1,7 @@
 /*
 ** The exchange between the loop and the threads that talk to the database about jobs. Also the
-** batches of verdicts in it, and the verdicts that are still to be written. And how the scripts were
-** last read, which the loop tells the dispatcher.
+** batches of verdicts in it, and the verdicts that are still to be written. And how the scripts
+** were last read, which the loop tells the dispatcher.
 **
 ** Invariants: a verdict leaves a batch only when the database has answered for it.
 ** 'outstanding' counts the claimed jobs without a verdict so far: the sum of jobs that arrive,
