@@ -16,7 +16,7 @@ local function ask(handle, statement, ...)
   return rows
 end
 
-local function span(us) return units.span(math.max(0, us) / 1000000) end
+local function span(us) return units.words(math.max(0, us) / 1000000) end
 
 local function instant(us) return (units.instant(us / 1000000):gsub("%.%d+Z$", "Z")) end
 
