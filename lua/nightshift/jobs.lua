@@ -11,7 +11,7 @@ local later, raise = options.later, options.raise
 
 local change = later(function() return require "nightshift.change" end)
 local filters = later(function() return require "nightshift.filter" end)
-local reading = later(function() return require "nightshift.report.tree" end)
+local reading = later(function() return require "nightshift.report.jobs" end)
 local report = later(function() return require "nightshift.report" end)
 local why = later(function() return require "nightshift.report.why" end)
 
@@ -335,7 +335,7 @@ function methods:children(id)
   if not counts then return nil, message, code end
   if counts.total == 0 then
     local found
-    found, message, code = reading().job(handle, whole)
+    found, message, code = reading().node(handle, whole)
     if not found then return nil, message, code end
   end
   return counts

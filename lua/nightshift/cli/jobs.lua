@@ -10,7 +10,7 @@ local units = require "nightshift.units"
 
 -- Loaded by the few commands that need them.
 local report = options.later(function() return require "nightshift.report" end)
-local trees = options.later(function() return require "nightshift.report.tree" end)
+local listings = options.later(function() return require "nightshift.report.jobs" end)
 
 local jobs = { commands = {} }
 local commands = jobs.commands
@@ -267,7 +267,7 @@ end
 --- Draws the tree below `args.id`.
 local function show_tree(db, args)
   context.checked(options.integer(1, 1000000), args.children, "--children")
-  local top = context.must(trees().read(db._handle, args.id, { children = args.children }))
+  local top = context.must(listings().tree(db._handle, args.id, { children = args.children }))
   local counts = context.must(db:children(args.id))
   if not counts.estimated then counts = context.must(db:progress(args.id)) end
   if args.json then
