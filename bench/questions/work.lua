@@ -1,5 +1,5 @@
--- Work done: by verbs, and by `nightshift work`, beside bare SQL. What the verbs run in C and SQL is in
--- bench/floor. Prints a JSON line for each row.
+-- Work done: by verbs, and by `nightshift work`, beside bare SQL. What the verbs run in C and SQL is
+-- in bench/floor. Prints a JSON line for each row.
 --
 -- Verbs: push, claim and ack, claims of many handles at once, payloads of 64 KiB. As a program this
 -- file does the same work as floor.c and verbs.c, from plain Lua with the public API.

@@ -1,5 +1,5 @@
---- Jobs that have ended: the outcomes that a job has waited for (`job.results`), the ends that a
--- program waits for, and how long, and how many, ended jobs are kept.
+--- Jobs that have ended: the outcomes that a job has waited for (`job.results`), and the ends that a
+-- program waits for. And how long, and how many, ended jobs are kept.
 --
 -- `job.results` looks like a list: its children in the order in which they were spawned. Behind
 -- them come the jobs of its `after`, in their order. It reads a page at a time from the database,

@@ -505,9 +505,9 @@ local function of_group(handle, row, id)
   return due and by_rate(row, due, true)
 end
 
---- The first reason, from the queue to the job's group, for which a limit holds a ready job back,
--- as `why` gives it; nil: none does. `before` is the job that it waits for. Trouble raises {message
--- =, code =}.
+--- Why a limit holds a ready job back, as `why` says it: the first reason, from the queue to the
+-- job's group; nil: none does. `before` is the job that it waits for. Trouble raises {message =,
+-- code =}.
 ---@param handle userdata core handle
 ---@param id integer of a live job that is ready
 ---@return table|nil

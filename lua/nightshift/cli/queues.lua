@@ -1,6 +1,6 @@
 --- Commands that change queues and hosts: pause, resume, remove-queue, tune, rescue, and audit: who
--- has done what. And limit and limits: how many jobs of a queue run at once and start in a time,
--- and how much of that is used; the same of each of its groups.
+-- has done what. limit and limits: how many jobs of a queue run at once and start in a time, and how
+-- much of that is used. They do the same of each of its groups.
 
 local context = require "nightshift.cli.context"
 local core = require "nightshift.core"

@@ -1,5 +1,5 @@
---- The work on rows of an adopted table: they are taken in as jobs, tended while these are at work,
--- and paid what is owed to them, so that they tell of their jobs.
+--- The work on rows of an adopted table: they are taken in as jobs, and tended while these are at
+-- work. They are paid what is owed to them, so that they tell of their jobs.
 --
 -- Taking in: the job's unique key names the row, and the row shows the job. Both are one
 -- transaction. Rows are found without locks, and locked, skipping locks of other sessions. Then

@@ -29,7 +29,7 @@ end
 local LIVE <const> = set("running", "ready", "scheduled", "waiting")
 
 --- The verbs. `states`: of jobs that it is for. `default`: the states of a filter without one.
--- `core`: the verb of filter.lua. `field`: of the form, a value that it needs. `done` is said of jobs,
+-- `core`: that of filter.lua. `field`: of the form, a value that it needs. `done` is said of jobs,
 -- and `label` is on the button.
 local VERBS <const> = {
   retry = { label = "Run again", core = "retry", states = filter.ENDED, default = "dead", done = "will run again",
