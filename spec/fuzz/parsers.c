@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-#include "clock.h"
+#include "base.h"
 #include "ipc/ipc.h"
 #include "link/link.h"
 
