@@ -574,7 +574,7 @@ describe("a prune of a large tree whose last job is younger", function()
   local CHILDREN = 12000
 
   it("looks through it once", function()
-    local server = db.server()
+    local server = db.spare()
     local url, name = server:fresh()
     local handle <close> = assert(nightshift.open(url))
     assert(handle:queue("q"):push "root")

@@ -476,7 +476,7 @@ describe("nightshift web", function()
   end)
 
   it("says that the database is away, on every page, and comes back by itself", function()
-    local server = db.server()
+    local server = db.spare()
     local other = start((server:fresh()))
     assert.equal(200, (ask(other, "/")))
     local csrf = csrf_of(other, "/queues")
