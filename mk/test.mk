@@ -125,7 +125,7 @@ oom-run:
 # have nothing to gain. (`make test-oom` collects at every single
 # allocation once.)
 STRIDE ?= 97
-GC_SPECS := $(wildcard spec/lua/*_spec.lua) spec/shared/verbs_spec.lua \
+GC_SPECS := $(wildcard spec/lua/*_spec.lua) spec/shared_spec.lua \
   $(patsubst %,spec/core/%_spec.lua,claim cut listen names \
   push ring schema sql_push url)
 .PHONY: test-gc gc-run
@@ -133,7 +133,7 @@ test-gc: deps
 	@$(PARALLEL) O=build/asan SAN=$(SANITIZERS) tests build/asan/heap
 	@$(MAKE) --no-print-directory O=build/asan gc-run
 
-gc-run: ARGS ?= $(GC_SPECS)
+gc-run: ARGS ?= --exclude-tags=long $(GC_SPECS)
 gc-run:
 	@$(call SPECS,LUA="$(CURDIR)/$(O)/run" NIGHTSHIFT_PATIENCE=5 SAN=$(SANITIZERS) \
 	  NIGHTSHIFT_COLLECT=$(STRIDE) \

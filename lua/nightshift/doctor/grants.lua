@@ -1,7 +1,7 @@
 --- The rights that a database user needs: the least that works.
 --
 -- One table: a role, the statements of sql/query that it runs, and the rights that they need.
--- spec/security/grants_spec.lua gives users exactly these rights and shows that each is needed;
+-- spec/security_spec.lua gives users exactly these rights and shows that each is needed;
 -- a change to a statement changes this.
 
 local grants = {}
