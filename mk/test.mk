@@ -126,14 +126,14 @@ oom-run:
 # allocation once.)
 STRIDE ?= 97
 GC_SPECS := $(wildcard spec/lua/*_spec.lua) spec/shared_spec.lua \
-  $(patsubst %,spec/core/%_spec.lua,claim cut listen names \
-  push ring schema sql_push url)
+  $(patsubst %,spec/core/%_spec.lua,claim cut names push schema \
+  sql_push wake)
 .PHONY: test-gc gc-run
 test-gc: deps
 	@$(PARALLEL) O=build/asan SAN=$(SANITIZERS) tests build/asan/heap
 	@$(MAKE) --no-print-directory O=build/asan gc-run
 
-gc-run: ARGS ?= --exclude-tags=long $(GC_SPECS)
+gc-run: ARGS ?= $(GC_SPECS)
 gc-run:
 	@$(call SPECS,LUA="$(CURDIR)/$(O)/run" NIGHTSHIFT_PATIENCE=5 SAN=$(SANITIZERS) \
 	  NIGHTSHIFT_COLLECT=$(STRIDE) \
@@ -228,7 +228,8 @@ torture-asan-run:
 # doc/failover.md has it. The suite does so twice.
 .PHONY: test-failover
 test-failover: deps
-	@NIGHTSHIFT_ROUNDS="$(or $(ROUNDS),10)" $(MAKE) --no-print-directory test ARGS=spec/core/failover_spec.lua
+	@NIGHTSHIFT_ROUNDS="$(or $(ROUNDS),10)" $(MAKE) --no-print-directory test \
+	  ARGS='--filter "a list of servers" --filter "a promotion" spec/core/servers_spec.lua'
 
 #: make test-galera   a Galera cluster of three nodes, killed and cut off under load; ROUNDS=5
 # A node that joins gets its data by a script of Debian's mariadb-server. That package is not
