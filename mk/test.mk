@@ -289,14 +289,14 @@ fuzz-pack: deps
 .PHONY: fuzzers
 fuzzers: $(FUZZ:%=$(O)/fuzz-%)
 
-FUZZ_LINK = $(CC) $(CPPFLAGS) $(ALL_SEE) $(NS_CFLAGS) $(LDFLAGS) -fsanitize=fuzzer
+FUZZ_LINK = $(CC) $(CPPFLAGS) $(ALL_SEE) $(NS_CFLAGS) -UNDEBUG $(LDFLAGS) -fsanitize=fuzzer
 
-$(O)/fuzz-json $(O)/fuzz-options: $(O)/fuzz-%: spec/fuzz/lua.c spec/fuzz/fuzz.h $(LUAC_O) \
+$(O)/fuzz-json $(O)/fuzz-options: $(O)/fuzz-%: spec/fuzz/lua.c $(LUAC_O) \
                                      $(PRIV_O) $(LIBRARY)
 	$(SAY) LINK $@
 	$(Q)$(FUZZ_LINK) $(LUA_CFLAGS) -DTARGET='"$*"' $(FUZZ_WRAP:%=-Wl,--wrap=%) \
 	  -o $@ $(filter %.c,$^) $(LUAC_O) $(PRIV_O) $(LIBRARY) $(MARIADB_LIBS) $(JANSSON_LIBS) $(LUA_LIBS) -lm
 
-$(O)/fuzz-%: spec/fuzz/parsers.c spec/fuzz/fuzz.h $(O)/host/ipc/frame.o $(LIBRARY)
+$(O)/fuzz-%: spec/fuzz/parsers.c $(O)/host/ipc/frame.o $(LIBRARY)
 	$(SAY) LINK $@
 	$(Q)$(FUZZ_LINK) -DTARGET='"$*"' -o $@ $< $(O)/host/ipc/frame.o $(LIBRARY) $(MARIADB_LIBS)

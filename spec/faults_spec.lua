@@ -26,7 +26,7 @@ local function tangle(name)
 end
 
 local function saboteur(url, how)
-  local p = proc.start { proc.lua, "spec/support/programs.lua", "saboteur", url, how }
+  local p = proc.start { proc.lua, "spec/support/crew.lua", "saboteur", url, how }
   p:wait_line "^armed"
   return p
 end

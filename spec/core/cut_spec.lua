@@ -590,7 +590,7 @@ describe("a storm of KILL QUERY", function()
   end)
 
   local function start(role, number)
-    local member = proc.start { proc.lua, "spec/support/programs.lua", "storm", role, url, folder, number,
+    local member = proc.start { proc.lua, "spec/support/crew.lua", "storm", role, url, folder, number,
       env = { LUA_PATH = "./?.lua;./lua/?.lua;./lua/?/init.lua;;" }, cwd = proc.root }
     members[#members + 1] = member
     return member

@@ -1055,7 +1055,7 @@ describe("unique keys:", function()
       local handle <close> = assert(nightshift.open(url))
       local q = handle:queue "q"
       local keepers = {}
-      for i = 1, 3 do keepers[i] = proc.start { proc.lua, "spec/support/programs.lua", "keeper", url, "150" } end
+      for i = 1, 3 do keepers[i] = proc.start { proc.lua, "spec/support/crew.lua", "keeper", url, "150" } end
       local left = 3
       while left > 0 do
         local job = q:claim { wait = 0.1 }

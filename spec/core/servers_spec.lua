@@ -815,7 +815,7 @@ describe("a promotion", function()
     dir = fixture.dir()
     for _, name in ipairs { "pushed", "begun" } do io.open(file(name), "w"):close() end
     h = host.start(URL, host.telling(file "begun"))
-    pusher = proc.start { proc.lua, "spec/support/programs.lua", "pusher", URL, file "pushed", file "stop" }
+    pusher = proc.start { proc.lua, "spec/support/crew.lua", "pusher", URL, file "pushed", file "stop" }
     eventually(function() return #lines "begun" > 50 end, 30)
   end)
 
