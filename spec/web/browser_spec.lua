@@ -37,7 +37,7 @@ end
 local Browser = {}
 Browser.__index = Browser
 
-local function array(items) return nightshift.array(items or {}) end
+local function list(items) return nightshift.array(items or {}) end
 
 --- Asks the driver; its value.
 local function ask(at, method, path, given)
@@ -362,15 +362,15 @@ end
 --- The pages that the navigation leads to, and those behind them.
 local function pages_of(b, at, shown)
   b:go(at .. "/")
-  local list = b:run "return [...document.querySelectorAll('.pages a')].map((a) => a.getAttribute('href'))"
-  for _, path in ipairs(list) do
+  local paths = b:run "return [...document.querySelectorAll('.pages a')].map((a) => a.getAttribute('href'))"
+  for _, path in ipairs(paths) do
     if path == "/jobs" then
       table.move({ "/jobs?state=dead", "/jobs?state=dead&verb=retry", "/jobs?state=running",
-        "/jobs/" .. shown.dead, "/jobs/" .. shown.running }, 1, 5, #list + 1, list)
+        "/jobs/" .. shown.dead, "/jobs/" .. shown.running }, 1, 5, #paths + 1, paths)
       break
     end
   end
-  return list
+  return paths
 end
 
 describe("the pages of nightshift web in a browser:", function()
