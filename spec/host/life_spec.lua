@@ -1,6 +1,6 @@
--- A host's start and its end. Faults that keep a host from starting. How signals stop it, reload its
--- scripts and pause it, at good moments and at bad ones. `work --drain`: the jobs it waits for, the
--- jobs it leaves, and how a host ends.
+-- A host's start and its end. Faults that keep a host from starting. How signals stop it, reload
+-- its scripts and pause it, at good moments and at bad ones. `work --drain`: the jobs it waits for,
+-- the jobs it leaves, and how a host ends.
 
 local core = require "nightshift.core"
 local db = require "spec.support.db"

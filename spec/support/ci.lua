@@ -3,8 +3,8 @@
 -- last line is "N passed, N failed, N skipped". Nothing run is a failure. With
 -- NIGHTSHIFT_TIMES=FILE each spec file's seconds are added to that file: the longest come first in
 -- spec/support/shards.sh. The two figures behind them are the processor's seconds of the specs with
--- their processes, and of the servers that all share. Tests that take more than one such second have
--- lines, too.
+-- their processes, and of the servers that all share. Tests that take more than one such second
+-- have lines, too.
 
 local SLOW, SLOW_FILE = 5, 10 -- seconds
 local DEAR = 1 -- seconds of the processor

@@ -1,8 +1,8 @@
 -- The pages of `nightshift web` in a browser: what is seen, clicked and typed, what moves, and what
 -- texts of users may do there. `make test-web` runs them; `make screenshots` draws the pictures.
 --
--- All of them share one browser: headless Chromium, driven over WebDriver (the W3C's protocol, JSON
--- over HTTP), which Debian's chromium-driver speaks. What the driver refuses raises, with its words.
+-- All of them share one browser: headless Chromium, driven over WebDriver (the W3C's protocol,
+-- JSON over HTTP), which Debian's chromium-driver speaks. What the driver refuses raises an error.
 -- A database with a bit of everything (`demo`) is looked at on every page; what is changed has
 -- databases of its own.
 
