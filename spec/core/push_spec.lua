@@ -336,11 +336,11 @@ end)
 describe("jobs that are together over the server's max_allowed_packet", function()
   local server, url
 
-  before_each(function()
+  setup(function()
     server = db.server()
     server:sql "SET GLOBAL max_allowed_packet = 1048576"
-    url = server:fresh()
   end)
+  before_each(function() url = server:fresh() end)
 
   it("are pushed in one transaction", function()
     local handle <close> = assert(nightshift.open(url))
