@@ -46,7 +46,7 @@ $(O)/private/%.o: SEES = -Isrc/include -Isrc/base -Isrc/core -Isrc/private
 $(O)/lua/%.o:  SEES = -Isrc/include -Isrc/base -Isrc/private -Isrc/lua $(LUA_CFLAGS)
 $(O)/host/%.o: SEES = -Isrc/include -Isrc/base -Isrc/core -Isrc/host \
   $(if $(filter $(SPEAKS_LUA),$@),-Isrc/lua $(LUA_CFLAGS))
-SPEAKS_LUA := $(addprefix $(O)/host/,main.o web.o config.o runner.o runners.o schedules.o figures.o screen.o http/library.o \
+SPEAKS_LUA := $(addprefix $(O)/host/,main.o web.o config.o runners.o schedules.o figures.o screen.o http/library.o \
   process/zygote.o worker/%.o)
 # Only the program has these: position independent, but no library; but for what it loads late.
 $(O)/host/%.o: PIC := -fPIE

@@ -123,7 +123,7 @@ void ns_tree_told(ns_db *db, ns_tree *t) {
     return;
   tell_claimers(db, t, "cancelled", is_revoked);
   tell_claimers(db, t, "paused", is_suspended);
-  ns_admission_pass(db);
+  ns_admission_pass(db, true);
   if (db->ring_due)
     ns_ring(db, NULL);
   db->ring_due = false;

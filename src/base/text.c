@@ -1,12 +1,13 @@
 /*
-** Growable bytes. Capacity doubles; debug builds start tiny, so that growth
-** happens in every test.
+** The error record, growable bytes, numbers as text. Messages that do not fit the record are cut,
+** never refused. The capacity of bytes doubles; debug builds start tiny, so that growth happens in
+** every test.
 **
 ** Numbers: printf finds the digits and writes the decimal sign of the locale, which may be of
 ** several bytes; it is replaced afterwards. The locale itself, which other threads share, is
 ** never changed.
 */
-#include "buf.h"
+#include "base.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -15,13 +16,59 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "err.h"
-
 #ifdef NS_DEBUG
 #define FIRST_CAP 16
 #else
 #define FIRST_CAP 256
 #endif
+
+/* ------------------------------------------------------------------- errors */
+
+static const char *const codes[] = {"OK",
+#define NS_ERR_CODE(name, code, meaning) code,
+                                    NS_ERRORS(NS_ERR_CODE)
+#undef NS_ERR_CODE
+};
+
+ns_status ns_fail(ns_err *err, ns_status status, const char *fmt, ...) {
+  va_list ap;
+  if (err == NULL)
+    return status;
+  err->status = status;
+  err->sqlerr = 0;
+  err->job = 0;
+  va_start(ap, fmt);
+  vsnprintf(err->message, sizeof err->message, fmt, ap);
+  va_end(ap);
+  return status;
+}
+
+ns_status ns_no_memory(ns_err *err) {
+  return ns_fail(err, NS_ENOMEM, "out of memory");
+}
+
+ns_status ns_err_context(ns_err *err, const char *context) {
+  char old[sizeof err->message];
+  if (err == NULL)
+    return NS_OK;
+  memcpy(old, err->message, sizeof old);
+  snprintf(err->message, sizeof err->message, "%s: %.400s", context, old);
+  return err->status;
+}
+
+void ns_err_clear(ns_err *err) {
+  err->status = NS_OK;
+  err->sqlerr = 0;
+  err->job = 0;
+  err->message[0] = '\0';
+}
+
+const char *ns_code(ns_status status) {
+  size_t i = (size_t)status;
+  return i < sizeof codes / sizeof codes[0] ? codes[i] : "UNKNOWN";
+}
+
+/* -------------------------------------------------------------------- bytes */
 
 ns_bytes ns_str(const char *s) {
   return s != NULL ? (ns_bytes){s, strlen(s)} : NS_NONE;

@@ -1,8 +1,8 @@
 /*
 ** Shared declarations of the files of admin/: one job from outside, its row locked.
 */
-#ifndef NS_ADMIN_INNER_H
-#define NS_ADMIN_INNER_H
+#ifndef NS_ADMIN_ADMIN_H
+#define NS_ADMIN_ADMIN_H
 
 #include "db/db.h"
 #include "handle.h"

@@ -1,8 +1,8 @@
 /*
 ** Shared declarations of the files of cycle/.
 */
-#ifndef NS_CYCLE_INNER_H
-#define NS_CYCLE_INNER_H
+#ifndef NS_CYCLE_CYCLE_H
+#define NS_CYCLE_CYCLE_H
 
 #include "handle.h"
 #include "holder/holder.h"
