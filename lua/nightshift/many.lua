@@ -20,8 +20,7 @@ local raise = options.raise
 local many = {}
 
 local PAGE <const> = 10000 -- rows of a key that are read at once
-local LEAF <const> = 1000 -- of these for a count, which may be stopped between two pages
-local EVERY <const> = math.maxinteger
+local LEAF <const> = 250 -- of these for a count, which may be stopped between two pages
 local BATCH <const> = 500 -- jobs of one transaction; the core takes no more
 local AHEAD <const> = 12000 -- µs; a push has 10,000 jobs at most
 local TEXTS <const> = 20 -- payloads that are in memory at once
@@ -81,7 +80,7 @@ end
 ---@field given table checked conditions
 ---@field wanted table the bound filter
 ---@field each fun(state: string|false, rows: table[], in_lane: boolean) gets jobs of the filter
----@field last {id: integer, run_at: integer, now: integer} where walks end
+---@field last {id: integer, run_at: integer, lease: integer, now: integer} where walks end
 ---@field counts boolean? nothing is done to the jobs: see many.count
 ---@field paused boolean? is any job paused? nil: not asked yet
 
@@ -98,7 +97,7 @@ local function asked(handle, state, wanted, ids)
   if filter.ENDED[state] then return must(filter.call(handle, "filter_ended", list, s, s, wanted)) end
   if not state then return must(filter.call(handle, "filter_unclaimed", list, s, s, wanted)) end
   local low, high = ends_of(ids)
-  return must(filter.call(handle, "filter_near", list, low, high, filter.claims(low, high), s, s, wanted))
+  return must(filter.call(handle, "filter_live", list, low, high, filter.claims(low, high), s, s, wanted))
 end
 
 --- As `asked`, for a count: claims are looked at where no key says which jobs have them.
@@ -125,7 +124,8 @@ end
 
 --- The rows that the filter holds for, in their order.
 local function matching(m, state, rows)
-  if #rows == 0 or filter.ENDED[state] and not filter.restricts(m.given) then return rows end
+  local by_key = filter.ENDED[state] or m.counts and state == "running"
+  if #rows == 0 or by_key and not filter.restricts(m.given) then return rows end
   local ids, found, kept = {}, {}, {}
   for i, row in ipairs(rows) do ids[i] = row.id end
   for _, row in ipairs(m.counts and asked_in_count(m, state, ids) or asked(m.handle, state, m.wanted, ids)) do
@@ -171,6 +171,17 @@ local walks = {}
 
 function walks.scheduled(m, state) through_scheduled(m, state, m.last.run_at) end
 
+--- The lanes that have rows, of all queues or of one.
+local function lanes(m, wanted)
+  local from, rank = wanted or 0, -1
+  return function()
+    local lane = must(filter.call(m.handle, "filter_lane", from, from, rank))[1]
+    if not lane or wanted and lane.queue_id ~= wanted then return nil end
+    from, rank = lane.queue_id, lane.rank
+    return lane
+  end
+end
+
 -- First jobs that are due and not yet moved into ready, for they are moved there meanwhile. A push
 -- of many gives each job a place some µs behind the one before, so a place may lie ahead. Jobs that
 -- the verb puts into ready have a later one.
@@ -178,26 +189,25 @@ function walks.ready(m, state)
   local last = must(m.handle:now()) + AHEAD
   if not m.counts then core.sleep(AHEAD / 1000000) end
   through_scheduled(m, state, last)
-  for _, lane in ipairs(must(filter.call(m.handle, "filter_lanes"))) do
-    if m.wanted.queue == core.null or lane.queue_id == m.wanted.queue then
-      through(m, state, "filter_ready", { lane.queue_id, lane.rank }, { 0, 0, 0 }, by "ready_at", { last }, true)
-    end
+  local wanted = m.wanted.queue ~= core.null and m.wanted.queue
+  for lane in lanes(m, wanted) do
+    through(m, state, "filter_ready", { lane.queue_id, lane.rank }, { 0, 0, 0 }, by "ready_at", { last }, true)
   end
-  local from = behind_backlog { queue_id = m.wanted.queue ~= core.null and m.wanted.queue or 0 }
-  through(m, state, "filter_backlog", {}, from, behind_backlog, { last })
+  through(m, state, "filter_backlog", {}, behind_backlog { queue_id = wanted or 0 }, behind_backlog, { last })
 end
 
--- A count that goes on behind its first page has read one page in vain.
+-- As many leases at a time as have about a page of jobs, and at most a tenth of its rows.
 function walks.running(m, state)
-  local page, read = m.counts and LEAF or PAGE, 0
+  local page, from, leases = m.counts and LEAF or PAGE, 0, 1
   repeat
-    local rows = must(filter.call(m.handle, "filter_running", (m.counts and read == 0) and page or EVERY))
-    local all = read > 0 or not m.counts or #rows < page
-    for first = read + 1, #rows, page do
-      m.each(state, matching(m, state, table.move(rows, first, math.min(first + page - 1, #rows), 1, {})))
+    local rows, claimed = must(filter.call(m.handle, "filter_running", from, m.last.lease, leases)), {}
+    for _, row in ipairs(rows) do
+      from = math.max(from, row.lease)
+      if row.id then claimed[#claimed + 1] = row end
     end
-    read = #rows
-  until all
+    if #rows > 0 then m.each(state, matching(m, state, claimed)) end
+    leases = math.max(1, math.min(leases * page // math.max(1, #rows), page // 10))
+  until #rows == 0
 end
 
 local function through_jobs(m, state)
@@ -380,7 +390,8 @@ function many.run(handle, name, given)
   local function do_to(state, ids, from, to)
     local part <close> = audit.part(action) -- luacheck: ignore 211
     if VERBS[name].single then return one_by_one(handle, name, given, state, wanted, ids) end
-    return handle:many(verb, ids, argument, given.reason, from, to, state or core.null, wanted)
+    return handle:many(verb, ids, argument, given.reason, from, to, state or core.null, wanted,
+      filter.claims(ids[1], ids[#ids]))
   end
   local function change(state, ids, from, to)
     if given.rate then keep_pace(began, counts.found, given.rate) end
