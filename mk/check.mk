@@ -62,7 +62,7 @@ compile_commands.json:
 
 # The pages as a site, with two more that are made from annotations and the parser.
 # What pages link to goes along, so that MkDocs finds each link's end; it fails where one has none.
-SITE := README.md CONTRIBUTING.md CHANGELOG.md doc examples src/include src/README.md
+SITE := README.md CONTRIBUTING.md CHANGELOG.md doc examples src/include $(wildcard src/*/README.md)
 
 #: make pictures    draws doc/pictures/*.svg, by Graphviz
 .PHONY: pictures

@@ -180,7 +180,7 @@ end
 local SOURCES = listed("find src sql lua library examples bench spec mk -name '*.[ch]' -o -name '*.lua' " ..
   "-o -name '*.sql' -o -name '*.sh' -o -name '*.mk'")
 
-local PAGES = listed "ls *.md doc/*.md doc/internals/*.md src/README.md examples/*.md"
+local PAGES = listed "ls *.md doc/*.md doc/internals/*.md src/*/README.md examples/*.md"
 
 -- How many sentences the comments of a source have; `tell` gets the lines of faults.
 local function check_comments(path, tell)

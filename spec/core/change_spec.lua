@@ -729,15 +729,15 @@ describe("the audit", function()
   end)
 
   it("gives each of two verbs that take turns on a handle its own row", function()
-    local many = require "nightshift.many"
+    local filter = require "nightshift.filter"
     local list, threads = {}, {}
     for k, queue in ipairs { "first", "second" } do
       for i = 1, 600 do list[i] = { "n", i } end
       assert(handle:queue(queue):push_many(list))
       threads[k] = coroutine.create(function()
-        local checked = assert(many.read("cancel", { queue = queue }))
+        local checked = assert(filter.read("cancel", { queue = queue }))
         checked.told = function() coroutine.yield() end
-        assert(many.run(handle._handle, "cancel", checked))
+        assert(filter.run(handle._handle, "cancel", checked))
       end)
     end
     local id = later()

@@ -5,7 +5,7 @@ local core = require "nightshift.core"
 local db = require "spec.support.db"
 local filter = require "nightshift.filter"
 local nightshift = require "nightshift"
-local plans = require "nightshift.doctor.plans"
+local plans = require "nightshift.doctor.tables"
 local proc = require "spec.support.proc"
 
 -- The schema: made once, checked at connect, and impossible states refused.

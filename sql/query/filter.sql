@@ -1,4 +1,4 @@
--- The jobs that a verb on many is to be done to (lua/nightshift/many.lua). A walk goes through one
+-- The jobs that a verb on many is to be done to (lua/nightshift/filter.lua). A walk goes through one
 -- key in its order, a page at a time. Then it asks which jobs of the page the filter holds for.
 -- Nothing here writes and nothing locks: every statement is a plain consistent read. Sorted by
 -- name.

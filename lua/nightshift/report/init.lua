@@ -5,7 +5,7 @@
 
 local core = require "nightshift.core"
 local filter = require "nightshift.filter"
-local hosts = require "nightshift.report.hosts"
+local hosts = require "nightshift.hosts"
 local jobs = require "nightshift.report.jobs"
 local options = require "nightshift.options"
 local pauses = require("nightshift.queue").pauses

@@ -1,14 +1,21 @@
---- t:drain: ready jobs run to their ends in this process, one by one, as a worker runs them.
+--- The process of a test: it runs jobs, lets time pass, and dies where it is told to.
 --
--- The parts of a worker are those of worker.lua, so options of handlers, hooks and verdicts mean
--- the same. A handler that fails is retried as its job says: later, so it is scheduled when the
--- drain ends. There is no host: no time limits and no memory limits, and os.exit raises. A drain is
--- one worker, from its `worker.start` to its `worker.stop`; behind a death there is another one.
+-- t:drain runs ready jobs to their ends, one by one, as a worker runs them. The parts of a worker
+-- are those of worker.lua, so options of handlers, hooks and verdicts mean the same. A handler that
+-- fails is retried as its job says: later, so it is scheduled when the drain ends. There is no
+-- host: no time limits and no memory limits, and os.exit raises. A drain is one worker, from its
+-- `worker.start` to its `worker.stop`; behind a death there is another one.
+--
+-- At a crash point the process dies as by kill -9, and its database sees just that. A point
+-- replaces a verb of core's handles until it has come. At it the server kills the connection of the
+-- handle, which rolls back what was not committed. The holder of that connection is dead, so its
+-- claims are given back at once, as another holder does within two seconds. The handle is closed,
+-- and an error unwinds what runs: the process has ended there. Verbs of other handles go on. A
+-- death before a commit is a death before the verb: the database cannot tell them apart.
 --
 -- Invariant: each run is settled before the next begins, unless the process died in it.
 
 local core = require "nightshift.core"
-local crash = require "nightshift.testing.crash"
 local handlers = require "nightshift.handlers"
 local hooks = require("nightshift.job").hooks
 local nightshift = require "nightshift"
@@ -16,7 +23,7 @@ local options = require "nightshift.options"
 local runner = require "nightshift.schedule.runner"
 local worker = require "nightshift.worker"
 
-local drain = {}
+local process = {}
 
 local RUNS <const> = 10000        -- of one drain, unless it says another number
 local NEVER <const> = 50 * 31557600 * 1000000 -- µs: a job that is due later waits for a signal without a deadline
@@ -30,7 +37,7 @@ local SHOWN <const> = 5           -- errors that a message repeats
 ---@return true|nil
 ---@return string? message
 ---@return string? code
-function drain.due(self, by)
+function process.due(self, by)
   local handle = self._handle
   local ok, message, code = handle:begin()
   if ok then ok, message, code = handle:execute("@testing_due", by) end
@@ -42,6 +49,118 @@ function drain.due(self, by)
   end
   handle:rollback()
   return nil, message, code
+end
+
+-- ------------------------------------------------------------------- crash points
+
+-- By point: the verbs of core's handles, and whether it lies behind them.
+local POINTS = {
+  ["push.before_commit"] = { verbs = { "push" } },
+  ["push.after_commit"] = { verbs = { "push" }, after = true },
+  ["claim.after_commit"] = { verbs = { "claim" }, after = true },
+  ["settle.before_commit"] = { verbs = { "settle", "settle_all" } },
+  ["settle.after_commit"] = { verbs = { "settle", "settle_all" }, after = true },
+  ["transaction.before_commit"] = { verbs = { "commit" } },
+  ["transaction.after_commit"] = { verbs = { "commit" }, after = true },
+}
+
+local GONE_WITHIN <const> = 5 -- seconds; a kill waits for a statement that runs
+
+--- The verbs of all core handles.
+local function verbs_of(kit) return getmetatable(kit._handle).__index end
+
+--- Takes back the replacement of a point.
+---@param kit nightshift.Testing
+function process.disarm(kit)
+  for name, verb in pairs(kit._replaced or {}) do verbs_of(kit)[name] = verb end
+  kit._replaced, kit._died = nil, nil
+end
+
+--- Ends a handle as a kill of its process does.
+---@param kit nightshift.Testing
+---@param handle userdata core handle
+function process.cut(kit, handle)
+  if not handle:is_open() then return end
+  local own = kit._handle
+  local rows = handle:execute "@testing_connection"
+  local id = rows and rows[1].id
+  if id then
+    own:execute("@testing_kill", id)
+    local stop = core.clock() + GONE_WITHIN
+    repeat
+      local gone = own:execute("@testing_gone", id)
+    until not gone or gone[1].gone == 1 or core.clock() > stop or core.sleep(0.001)
+    own:execute("@testing_end_holder", id)
+    own:look(0)
+  end
+  handle:close()
+end
+
+local function die(kit, handle, point)
+  process.disarm(kit)
+  kit._died = point
+  process.cut(kit, handle)
+  error("nightshift.testing: the process died at " .. point, 0)
+end
+
+--- Did the verb do something? A claim that finds nothing commits nothing.
+local function has_written(results)
+  local first = results[1]
+  return first ~= nil and not (type(first) == "table" and next(first) == nil)
+end
+
+local replace
+
+--- The verb that dies at its nth call. Behind a verb of an open transaction it dies behind its
+-- commit.
+local function dying(kit, point, verb, at, nth)
+  local left = nth
+  return function(handle, ...)
+    if handle == kit._handle or handle == kit._keeper then return options.values(verb(handle, ...)) end
+    if not at.after then
+      left = left - 1
+      if left > 0 then return options.values(verb(handle, ...)) end
+      die(kit, handle, point)
+    end
+    local results = table.pack(verb(handle, ...))
+    if has_written(results) then left = left - 1 end
+    if left > 0 then return table.unpack(results, 1, results.n) end
+    if not handle:in_transaction() then die(kit, handle, point) end
+    process.disarm(kit)
+    replace(kit, point, POINTS["transaction.after_commit"], 1)
+    return table.unpack(results, 1, results.n)
+  end
+end
+
+function replace(kit, point, at, nth)
+  local verbs = verbs_of(kit)
+  kit._replaced = {}
+  for _, name in ipairs(at.verbs) do
+    kit._replaced[name] = verbs[name]
+    verbs[name] = dying(kit, point, verbs[name], at, nth)
+  end
+end
+
+--- Has the process die at a point, the nth time that it comes there.
+---@param kit nightshift.Testing
+---@param point string
+---@param nth integer
+---@return true|nil
+---@return string? message
+---@return string? code
+function process.arm(kit, point, nth)
+  local at = POINTS[point]
+  if not at then
+    local known = {}
+    for name in pairs(POINTS) do known[#known + 1] = name end
+    table.sort(known)
+    return nil, ("crash_at: there is no point '%s'; known: %s"):format(options.shown(point), table.concat(known, ", ")),
+      "INVALID"
+  end
+  if nth < 1 then return nil, "crash_at: which time must be 1 or more, got " .. nth, "INVALID" end
+  process.disarm(kit)
+  replace(kit, point, at, nth)
+  return true
 end
 
 -- --------------------------------------------------------------------- handlers
@@ -129,8 +248,8 @@ end
 --- After a death: whatever the process had is cut, and another process goes on.
 local function begin_again(self)
   local opened = self.backend.opened()
-  crash.cut(self.kit, self.work._handle)
-  if opened then crash.cut(self.kit, opened._handle) end
+  process.cut(self.kit, self.work._handle)
+  if opened then process.cut(self.kit, opened._handle) end
   self.kit._died = nil
   self.counts.crashed = self.counts.crashed + 1
   return begin(self)
@@ -138,7 +257,7 @@ end
 
 --- Ends the process of earlier drains.
 ---@param kit nightshift.Testing
-function drain.close(kit)
+function process.close(kit)
   if kit._work then kit._work:close() end
   kit._work = nil
 end
@@ -332,7 +451,7 @@ end
 --- What is due now is ready, as are jobs of due ticks and of claims that are over; runs all of it.
 -- How many jobs.
 local function round(self)
-  local ok, message, code = drain.due(self.kit, 0)
+  local ok, message, code = process.due(self.kit, 0)
   if ok then ok, message, code = tick(self) end
   if ok then ok, message, code = self.work._handle:look(0) end
   if not ok then return nil, message, code end
@@ -359,7 +478,7 @@ local function skip(self)
   if not us or us > NEVER then return false end
   us = math.max(us, 1)
   self.counts.advanced = self.counts.advanced + us / 1000000
-  return drain.due(self.kit, us)
+  return process.due(self.kit, us)
 end
 
 local function rounds(self)
@@ -406,7 +525,7 @@ local OPTIONS = { may_fail = options.typed "boolean", scheduled = options.typed 
 ---@return string? message
 ---@return string? code
 ---@return nightshift.TestedJobs? counts
-function drain.run(kit, given, opts)
+function process.drain(kit, given, opts)
   local read, message, code = options.read("drain", opts, OPTIONS)
   if not read then return nil, message, code end
   local set
@@ -432,4 +551,4 @@ function drain.run(kit, given, opts)
   return nil, told(self.counts), "FAILED", self.counts
 end
 
-return drain
+return process
