@@ -729,7 +729,6 @@ describe("the audit", function()
   end)
 
   it("gives each of two verbs that take turns on a handle its own row", function()
-    local filter = require "nightshift.filter"
     local list, threads = {}, {}
     for k, queue in ipairs { "first", "second" } do
       for i = 1, 600 do list[i] = { "n", i } end
