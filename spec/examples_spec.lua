@@ -712,9 +712,9 @@ describe("the rock", function()
 
   teardown(function() os.execute("rm -rf " .. quote(t)) end)
 
-  -- What this build has compiled of the same texts is not compiled again, but for some files that need
-  -- all libraries: the compiler has to find their headers by the rock's flags. Where sources and
-  -- clone differ, or git lacks one, all are compiled.
+  -- What this build has compiled of the same texts is not compiled again, but for some files. These
+  -- need all libraries, and the compiler has to find the headers by the rock's flags. Where sources
+  -- and clone differ, or git lacks one, all are compiled.
   local COMPILED = [[set -e
 from=$1 build=$2 to=$3
 test -z "$(git -c safe.directory='*' -C "$from" status --porcelain src sql Makefile mk)" || exit 0

@@ -177,8 +177,8 @@ function proc.fails(exit, args, url, ...)
   return out, err
 end
 
---- Calls the command line in this process, without a database: for many cases of misuse, since each
--- start of the program costs the processor 40 ms.
+--- Calls the command line in this process, without a database, for many cases of misuse. Each start
+-- of the program costs the processor 40 ms.
 -- @treturn integer exit code
 -- @treturn string what came on standard output
 -- @treturn string what came on standard error
