@@ -278,6 +278,12 @@ describe("pages of nightshift web:", function()
       assert.truthy(text:find("[hidden]", 1, true))
     end)
 
+    -- The sentence had "2.2s" where the runs below it had "2.2 s".
+    it("has one form of times", function()
+      local id = assert((fresh_queue()):push("later", {}, { delay = 600 }))
+      has("/jobs/" .. id, "is scheduled, due in 9 min 5", "Due in 10 min")
+    end)
+
     it("says why it does not run, and what it waits for", function()
       local q = fresh_queue()
       local first = assert(q:push("first", {}))
