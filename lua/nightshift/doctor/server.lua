@@ -1,5 +1,5 @@
---- Checks of the server and of machines: versions, clock, settings, replicas; whether the server of
--- this machine is reached by its socket; the limits of files and processes, disks, the redo log. A
+--- Checks of the server: versions, clock, settings, replicas. And of machines: whether the server
+-- of this one is reached by its socket, the limits of files and processes, disks, the redo log. A
 -- check is a function of this table by its name; nightshift.doctor has the form of its results.
 -- Nothing here is written or made.
 
