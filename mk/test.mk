@@ -125,9 +125,9 @@ oom-run:
 # have nothing to gain. (`make test-oom` collects at every single
 # allocation once.)
 STRIDE ?= 97
-GC_SPECS := $(wildcard spec/lua/*_spec.lua) spec/shared/verbs_spec.lua \
-  $(patsubst %,spec/core/%_spec.lua,claim cut listen names \
-  push ring schema sql_push url)
+GC_SPECS := $(wildcard spec/lua/*_spec.lua) spec/shared_spec.lua \
+  $(patsubst %,spec/core/%_spec.lua,claim cut names push schema \
+  sql_push wake)
 .PHONY: test-gc gc-run
 test-gc: deps
 	@$(PARALLEL) O=build/asan SAN=$(SANITIZERS) tests build/asan/heap
@@ -228,7 +228,8 @@ torture-asan-run:
 # doc/failover.md has it. The suite does so twice.
 .PHONY: test-failover
 test-failover: deps
-	@NIGHTSHIFT_ROUNDS="$(or $(ROUNDS),10)" $(MAKE) --no-print-directory test ARGS=spec/core/failover_spec.lua
+	@NIGHTSHIFT_ROUNDS="$(or $(ROUNDS),10)" $(MAKE) --no-print-directory test \
+	  ARGS='--filter "a list of servers" --filter "a promotion" spec/core/servers_spec.lua'
 
 #: make test-galera   a Galera cluster of three nodes, killed and cut off under load; ROUNDS=5
 # A node that joins gets its data by a script of Debian's mariadb-server. That package is not
@@ -288,14 +289,14 @@ fuzz-pack: deps
 .PHONY: fuzzers
 fuzzers: $(FUZZ:%=$(O)/fuzz-%)
 
-FUZZ_LINK = $(CC) $(CPPFLAGS) $(ALL_SEE) $(NS_CFLAGS) $(LDFLAGS) -fsanitize=fuzzer
+FUZZ_LINK = $(CC) $(CPPFLAGS) $(ALL_SEE) $(NS_CFLAGS) -UNDEBUG $(LDFLAGS) -fsanitize=fuzzer
 
-$(O)/fuzz-json $(O)/fuzz-options: $(O)/fuzz-%: spec/fuzz/lua.c spec/fuzz/fuzz.h $(LUAC_O) \
+$(O)/fuzz-json $(O)/fuzz-options: $(O)/fuzz-%: spec/fuzz/lua.c $(LUAC_O) \
                                      $(PRIV_O) $(LIBRARY)
 	$(SAY) LINK $@
 	$(Q)$(FUZZ_LINK) $(LUA_CFLAGS) -DTARGET='"$*"' $(FUZZ_WRAP:%=-Wl,--wrap=%) \
 	  -o $@ $(filter %.c,$^) $(LUAC_O) $(PRIV_O) $(LIBRARY) $(MARIADB_LIBS) $(JANSSON_LIBS) $(LUA_LIBS) -lm
 
-$(O)/fuzz-%: spec/fuzz/parsers.c spec/fuzz/fuzz.h $(O)/host/ipc/frame.o $(LIBRARY)
+$(O)/fuzz-%: spec/fuzz/parsers.c $(O)/host/ipc/frame.o $(LIBRARY)
 	$(SAY) LINK $@
 	$(Q)$(FUZZ_LINK) -DTARGET='"$*"' -o $@ $< $(O)/host/ipc/frame.o $(LIBRARY) $(MARIADB_LIBS)

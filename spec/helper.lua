@@ -125,6 +125,6 @@ end)
 on({ "file", "end" }, function() clean(true) end)
 on({ "exit" }, function()
   clean(true)
-  if db.main then db.main:remove() end
+  db.clean()
   proc.clean()
 end)

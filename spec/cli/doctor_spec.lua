@@ -616,7 +616,7 @@ end)
 -- the rights of its definer. The ring ended that call, and doctor said that rings arrive, by
 -- rights that cannot end the sleep of other accounts.
 it("a listener that is rung before it sleeps does not count for doctor", function()
-  local server = db.server()
+  local server = db.spare()
   local empty = server:empty()
   local maker = server:user(empty, "ALL")
   local made <close> = assert(core.open { url = maker, no_schema = true })

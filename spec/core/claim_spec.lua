@@ -600,7 +600,7 @@ it("a statement runs though the server gives it another number than was guessed"
 end)
 
 it("a statement that the server has no room to prepare runs no other one in its place", function()
-  local server = db.server()
+  local server = db.spare()
   local url, name = server:fresh()
   local handle <close> = assert(nightshift.open(url))
   local q = handle:queue "q"

@@ -310,7 +310,7 @@ describe("half a call:", function()
   end
 
   it("a call that the end of the server hits leaves nothing", function()
-    local server = db.server()
+    local server = db.spare()
     local all = {}
     for i, case in ipairs(CASES) do all[i] = stuck(server, case, (server:fresh())) end
     server:kill()

@@ -336,11 +336,11 @@ end)
 describe("jobs that are together over the server's max_allowed_packet", function()
   local server, url
 
-  before_each(function()
+  setup(function()
     server = db.server()
     server:sql "SET GLOBAL max_allowed_packet = 1048576"
-    url = server:fresh()
   end)
+  before_each(function() url = server:fresh() end)
 
   it("are pushed in one transaction", function()
     local handle <close> = assert(nightshift.open(url))
@@ -1055,7 +1055,7 @@ describe("unique keys:", function()
       local handle <close> = assert(nightshift.open(url))
       local q = handle:queue "q"
       local keepers = {}
-      for i = 1, 3 do keepers[i] = proc.start { proc.lua, "spec/support/programs.lua", "keeper", url, "150" } end
+      for i = 1, 3 do keepers[i] = proc.start { proc.lua, "spec/support/crew.lua", "keeper", url, "150" } end
       local left = 3
       while left > 0 do
         local job = q:claim { wait = 0.1 }

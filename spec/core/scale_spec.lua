@@ -23,7 +23,7 @@ describe("concurrent claimers", function()
     local started = {}
     os.execute("mkfifo " .. folder .. "/go")
     for i = 1, n do
-      started[i] = proc.start { "/bin/sh", "-c", ("exec %s spec/support/programs.lua %s '%s' %s/ids.%d < %s/go")
+      started[i] = proc.start { "/bin/sh", "-c", ("exec %s spec/support/crew.lua %s '%s' %s/ids.%d < %s/go")
         :format(proc.lua, program, url, folder, i, folder) }
     end
     local go = assert(io.open(folder .. "/go", "w"))

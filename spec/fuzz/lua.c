@@ -7,10 +7,12 @@
 ** place of the real ones (the linker's --wrap). They check what a server would be sent with the
 ** core's own checks, and touch every byte of it.
 */
-#include "fuzz.h"
-
+#include <assert.h>
 #include <lauxlib.h>
 #include <lualib.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "../../src/lua/nsl.h"
@@ -23,6 +25,9 @@
 
 int LLVMFuzzerInitialize(int *argc, char ***argv);
 
+/* One input; what libFuzzer calls. A check that fails stops the run, so that it keeps the input. */
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
 /* ------------------------------------------------------- the dummy database */
 
 ns_status __wrap_ns_open(ns_db **out, const ns_config *cfg, ns_err *err);
@@ -30,14 +35,11 @@ void __wrap_ns_close(ns_db *db);
 void __wrap_ns_forget_done(ns_db *db, bool yes);
 bool __wrap_ns_in_transaction(const ns_db *db);
 void __wrap_ns_act_as(ns_db *db, ns_via via);
-ns_status __wrap_ns_push_jobs(ns_db *db, ns_bytes queue, ns_push *jobs,
-                              size_t n, ns_err *err);
+ns_status __wrap_ns_push_jobs(ns_db *db, ns_bytes queue, ns_push *jobs, size_t n, ns_err *err);
 ns_status __wrap_ns_settle(ns_db *db, ns_verdict *v, ns_err *err);
 ns_status __wrap_ns_take_ids(ns_db *db, int64_t *ids, size_t n, ns_err *err);
-ns_status __wrap_ns_signal(ns_db *db, int64_t id, ns_bytes value,
-                           ns_bytes name, ns_err *err);
-ns_status __wrap_ns_reprioritise(ns_db *db, int64_t id, int64_t priority,
-                                 ns_err *err);
+ns_status __wrap_ns_signal(ns_db *db, int64_t id, ns_bytes value, ns_bytes name, ns_err *err);
+ns_status __wrap_ns_reprioritise(ns_db *db, int64_t id, int64_t priority, ns_err *err);
 ns_status __wrap_ns_execute(ns_db *db, ns_bytes sql, const ns_value *params, size_t nparams,
                             ns_result *result, ns_err *err);
 
@@ -49,16 +51,15 @@ static void touch(ns_bytes s) {
 }
 
 ns_status __wrap_ns_open(ns_db **out, const ns_config *cfg, ns_err *err) {
-  const char *const texts[] = {cfg->url,  cfg->host,     cfg->user,
-                               cfg->password, cfg->database, cfg->socket,
-                               cfg->file, cfg->group,    cfg->tls,
-                               cfg->ca,   cfg->cert,     cfg->key};
+  const char *const texts[] = {cfg->url,      cfg->host,   cfg->user, cfg->password,
+                               cfg->database, cfg->socket, cfg->file, cfg->group,
+                               cfg->tls,      cfg->ca,     cfg->cert, cfg->key};
   ns_url url = NS_URL_INIT;
   ns_status st = NS_OK;
   *out = NULL;
   for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
     touch(ns_str(texts[i]));
-  FUZZ_CHECK(cfg->port <= 65535 && cfg->connect_timeout >= 0);
+  assert(cfg->port <= 65535 && cfg->connect_timeout >= 0);
   if (cfg->url != NULL)
     st = ns_url_parse(cfg->url, &url, err);
   ns_url_free(&url);
@@ -77,12 +78,12 @@ bool __wrap_ns_in_transaction(const ns_db *db) {
 }
 
 void __wrap_ns_act_as(ns_db *db, ns_via via) {
-  FUZZ_CHECK(db != NULL);
+  assert(db != NULL);
   sum += via;
 }
 
 void __wrap_ns_forget_done(ns_db *db, bool yes) {
-  FUZZ_CHECK(db != NULL);
+  assert(db != NULL);
   sum += yes;
 }
 
@@ -100,9 +101,8 @@ static ns_status check(const ns_push *jobs, size_t n, ns_err *err) {
   return st;
 }
 
-ns_status __wrap_ns_push_jobs(ns_db *db, ns_bytes queue, ns_push *jobs,
-                              size_t n, ns_err *err) {
-  FUZZ_CHECK(db != NULL);
+ns_status __wrap_ns_push_jobs(ns_db *db, ns_bytes queue, ns_push *jobs, size_t n, ns_err *err) {
+  assert(db != NULL);
   touch(queue);
   for (size_t i = 0; i < n; i++)
     jobs[i].id = (int64_t)i + 1;
@@ -110,8 +110,8 @@ ns_status __wrap_ns_push_jobs(ns_db *db, ns_bytes queue, ns_push *jobs,
 }
 
 ns_status __wrap_ns_settle(ns_db *db, ns_verdict *v, ns_err *err) {
-  FUZZ_CHECK(db != NULL && v->kind >= NS_ACK && v->kind <= NS_MISSING);
-  FUZZ_CHECK(v->delay >= -1);
+  assert(db != NULL && v->kind >= NS_ACK && v->kind <= NS_MISSING);
+  assert(v->delay >= -1);
   touch(v->result);
   touch(v->error);
   touch(v->state);
@@ -121,24 +121,22 @@ ns_status __wrap_ns_settle(ns_db *db, ns_verdict *v, ns_err *err) {
 }
 
 ns_status __wrap_ns_take_ids(ns_db *db, int64_t *ids, size_t n, ns_err *err) {
-  FUZZ_CHECK(db != NULL && err != NULL);
+  assert(db != NULL && err != NULL);
   for (size_t i = 0; i < n; i++)
     ids[i] = (int64_t)i + 1;
   return NS_OK;
 }
 
-ns_status __wrap_ns_signal(ns_db *db, int64_t id, ns_bytes value,
-                           ns_bytes name, ns_err *err) {
-  FUZZ_CHECK(db != NULL && err != NULL);
+ns_status __wrap_ns_signal(ns_db *db, int64_t id, ns_bytes value, ns_bytes name, ns_err *err) {
+  assert(db != NULL && err != NULL);
   sum += (size_t)id;
   touch(value);
   touch(name);
   return NS_OK;
 }
 
-ns_status __wrap_ns_reprioritise(ns_db *db, int64_t id, int64_t priority,
-                                 ns_err *err) {
-  FUZZ_CHECK(db != NULL && err != NULL);
+ns_status __wrap_ns_reprioritise(ns_db *db, int64_t id, int64_t priority, ns_err *err) {
+  assert(db != NULL && err != NULL);
   sum += (size_t)(id ^ priority);
   return NS_OK;
 }
@@ -146,7 +144,7 @@ ns_status __wrap_ns_reprioritise(ns_db *db, int64_t id, int64_t priority,
 /* Whatever is asked for has gone meanwhile. */
 ns_status __wrap_ns_execute(ns_db *db, ns_bytes sql, const ns_value *params, size_t nparams,
                             ns_result *result, ns_err *err) {
-  FUZZ_CHECK(db != NULL);
+  assert(db != NULL);
   touch(sql);
   for (size_t i = 0; i < nparams; i++)
     if (params[i].type == NS_TEXT)
@@ -175,7 +173,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv) {
   (void)argc;
   (void)argv;
   L = luaL_newstate();
-  FUZZ_CHECK(L != NULL);
+  assert(L != NULL);
   luaL_openlibs(L);
   luaL_getsubtable(L, LUA_REGISTRYINDEX, LUA_PRELOAD_TABLE);
   lua_pushcfunction(L, luaopen_nightshift_core);

@@ -2,8 +2,11 @@
 ** Fuzzes the parsers in C: database URLs, durations, and the frames between the host's processes.
 ** TARGET names the one that a program takes its inputs for.
 */
-#include "fuzz.h"
-
+#include <assert.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base.h"
@@ -13,6 +16,9 @@
 #ifndef TARGET
 #define TARGET "url"
 #endif
+
+/* One input; what libFuzzer calls. A check that fails stops the run, so that it keeps the input. */
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 /* ---------------------------------------------------------------------- URLs */
 
@@ -42,8 +48,8 @@ static const char *text_of(const ns_url *u, size_t i) {
 }
 
 static void check_url_message(const ns_err *err) {
-  FUZZ_CHECK(err->status == NS_EINVALID && err->message[0] != '\0');
-  FUZZ_CHECK(memchr(err->message, '\0', sizeof err->message) != NULL);
+  assert(err->status == NS_EINVALID && err->message[0] != '\0');
+  assert(memchr(err->message, '\0', sizeof err->message) != NULL);
 }
 
 /* Every byte encoded; NULL adds nothing. */
@@ -69,10 +75,10 @@ static void check_list(const char *hosts) {
   if (hosts == NULL || strchr(hosts, ',') == NULL)
     return;
   for (; *hosts != '\0'; n++) {
-    FUZZ_CHECK(ns_link_servers_next(&hosts, &one, &err) == NS_OK);
-    FUZZ_CHECK(one.host[0] != '\0' && one.port <= 65535);
+    assert(ns_link_servers_next(&hosts, &one, &err) == NS_OK);
+    assert(one.host[0] != '\0' && one.port <= 65535);
   }
-  FUZZ_CHECK(n > 1);
+  assert(n > 1);
 }
 
 static void add_authority(ns_buf *b, const ns_url *u) {
@@ -114,14 +120,14 @@ static void round_trip_url(const ns_url *u) {
   ns_url again;
   ns_err err;
   add_url(&b, u);
-  FUZZ_CHECK(ns_url_parse(b.p, &again, &err) == NS_OK);
-  FUZZ_CHECK(same(u->host, again.host) && same(u->user, again.user));
-  FUZZ_CHECK(same(u->password, again.password));
-  FUZZ_CHECK(same(u->database, again.database) && u->port == again.port);
+  assert(ns_url_parse(b.p, &again, &err) == NS_OK);
+  assert(same(u->host, again.host) && same(u->user, again.user));
+  assert(same(u->password, again.password));
+  assert(same(u->database, again.database) && u->port == again.port);
   for (size_t i = 0; i < NTEXTS; i++)
-    FUZZ_CHECK(same(text_of(u, i), text_of(&again, i)));
-  FUZZ_CHECK(u->connect_timeout == again.connect_timeout);
-  FUZZ_CHECK(u->max_payload == again.max_payload);
+    assert(same(text_of(u, i), text_of(&again, i)));
+  assert(u->connect_timeout == again.connect_timeout);
+  assert(u->max_payload == again.max_payload);
   ns_url_free(&again);
   ns_buf_free(&b);
 }
@@ -140,7 +146,7 @@ static void keep_secret(const char *text) {
   ns_buf_adds(&b, text + (at - text) / 2);
   ns_buf_addc(&b, '\0');
   if (ns_url_parse(b.p, &u, &err) != NS_OK)
-    FUZZ_CHECK(strstr(err.message, SECRET) == NULL);
+    assert(strstr(err.message, SECRET) == NULL);
   ns_url_free(&u);
   ns_buf_free(&b);
 }
@@ -156,7 +162,7 @@ static int fuzz_url(const uint8_t *data, size_t size) {
     round_trip_url(&u);
   } else {
     check_url_message(&err);
-    FUZZ_CHECK(u.text == NULL && u.host == NULL && u.password == NULL);
+    assert(u.text == NULL && u.host == NULL && u.password == NULL);
   }
   ns_url_free(&u);
   keep_secret(b.p);
@@ -172,13 +178,13 @@ static int fuzz_url(const uint8_t *data, size_t size) {
 ** serve as a number of seconds.
 */
 static void check_range(int64_t us) {
-  FUZZ_CHECK(us >= 0 && us <= NS_DURATION_MAX);
+  assert(us >= 0 && us <= NS_DURATION_MAX);
 }
 
 static void check_duration_message(const ns_err *err) {
-  FUZZ_CHECK(err->status == NS_EINVALID && err->message[0] != '\0');
+  assert(err->status == NS_EINVALID && err->message[0] != '\0');
   for (const char *s = err->message; *s != '\0'; s++)
-    FUZZ_CHECK(*s >= ' ' && *s <= '~');
+    assert(*s >= ' ' && *s <= '~');
 }
 
 /* "1w2d3h4m5s6ms7us", without the units that are zero. */
@@ -186,9 +192,12 @@ static void round_trip_duration(int64_t us) {
   static const struct {
     const char *name;
     int64_t us;
-  } units[] = {{"w", INT64_C(604800000000)}, {"d", INT64_C(86400000000)},
-               {"h", INT64_C(3600000000)},   {"m", INT64_C(60000000)},
-               {"s", INT64_C(1000000)},      {"ms", INT64_C(1000)},
+  } units[] = {{"w", INT64_C(604800000000)},
+               {"d", INT64_C(86400000000)},
+               {"h", INT64_C(3600000000)},
+               {"m", INT64_C(60000000)},
+               {"s", INT64_C(1000000)},
+               {"ms", INT64_C(1000)},
                {"us", INT64_C(1)}};
   ns_buf b = NS_BUF_INIT;
   ns_err err;
@@ -199,8 +208,8 @@ static void round_trip_duration(int64_t us) {
       ns_buf_addf(&b, "%lld%s", (long long)(rest / units[i].us), units[i].name);
     rest %= units[i].us;
   }
-  FUZZ_CHECK(ns_duration_parse(ns_buf_bytes(&b), &again, &err) == NS_OK);
-  FUZZ_CHECK(again == us);
+  assert(ns_duration_parse(ns_buf_bytes(&b), &again, &err) == NS_OK);
+  assert(again == us);
   ns_buf_free(&b);
 }
 
@@ -214,7 +223,7 @@ static int fuzz_duration(const uint8_t *data, size_t size) {
     round_trip_duration(us);
   } else {
     check_duration_message(&err);
-    FUZZ_CHECK(us == -7);
+    assert(us == -7);
   }
   if (size < sizeof seconds)
     return 0;
@@ -235,19 +244,17 @@ static int fuzz_duration(const uint8_t *data, size_t size) {
 
 /* Inside the frame, or absent. */
 static void within(ns_bytes s, const char *from, const char *to) {
-  FUZZ_CHECK(s.p == NULL ? s.n == 0
-                         : s.p >= from && s.n <= (size_t)(to - s.p));
+  assert(s.p == NULL ? s.n == 0 : s.p >= from && s.n <= (size_t)(to - s.p));
 }
 
 static bool same_bytes(ns_bytes a, ns_bytes b) {
-  return (a.p == NULL) == (b.p == NULL) && a.n == b.n &&
-         (a.n == 0 || memcmp(a.p, b.p, a.n) == 0);
+  return (a.p == NULL) == (b.p == NULL) && a.n == b.n && (a.n == 0 || memcmp(a.p, b.p, a.n) == 0);
 }
 
 /* The one frame in 'b'. */
 static nsh_frame reread(const ns_buf *b) {
   nsh_frame f;
-  FUZZ_CHECK(nsh_next(b->p, b->n, &f) == (int64_t)b->n);
+  assert(nsh_next(b->p, b->n, &f) == (int64_t)b->n);
   return f;
 }
 
@@ -265,13 +272,13 @@ static void order(nsh_frame f) {
   within(o.job.group, from, f.end);
   if (whole) { /* written twice, it is the same twice */
     nsh_order copy = {0};
-    FUZZ_CHECK(nsh_put_order(&b, &o));
+    assert(nsh_put_order(&b, &o));
     f = reread(&b);
-    FUZZ_CHECK(nsh_get_order(&f, &copy) && nsh_put_order(&again, &copy));
-    FUZZ_CHECK(same_bytes(ns_buf_bytes(&b), ns_buf_bytes(&again)));
-    FUZZ_CHECK(same_bytes(o.job.payload, copy.job.payload));
-    FUZZ_CHECK(same_bytes(o.job.awaits, copy.job.awaits));
-    FUZZ_CHECK(o.job.phase == copy.job.phase);
+    assert(nsh_get_order(&f, &copy) && nsh_put_order(&again, &copy));
+    assert(same_bytes(ns_buf_bytes(&b), ns_buf_bytes(&again)));
+    assert(same_bytes(o.job.payload, copy.job.payload));
+    assert(same_bytes(o.job.awaits, copy.job.awaits));
+    assert(o.job.phase == copy.job.phase);
   }
   ns_buf_free(&b);
   ns_buf_free(&again);
@@ -310,8 +317,8 @@ static void report(nsh_frame f) {
   ns_buf again = NS_BUF_INIT;
   if (copy_report(&f, &b)) {
     f = reread(&b);
-    FUZZ_CHECK(copy_report(&f, &again));
-    FUZZ_CHECK(same_bytes(ns_buf_bytes(&b), ns_buf_bytes(&again)));
+    assert(copy_report(&f, &again));
+    assert(same_bytes(ns_buf_bytes(&b), ns_buf_bytes(&again)));
   }
   ns_buf_free(&b);
   ns_buf_free(&again);
@@ -324,7 +331,7 @@ static void bulk(nsh_frame f) {
   ns_job job;
   if (!nsh_get_bulk(&f, &o))
     return;
-  FUZZ_CHECK(o.n >= 1 && o.n <= NSH_BULK_MAX);
+  assert(o.n >= 1 && o.n <= NSH_BULK_MAX);
   for (size_t i = 0; i < o.n && nsh_get_job(&f, &job); i++) {
     within(job.name, from, f.end);
     within(job.payload, from, f.end);
@@ -338,7 +345,7 @@ static void misread(nsh_frame f) {
     nsh_get_int(&f);
     within(nsh_get_bytes(&f), from, f.end);
     nsh_get_real(&f);
-    FUZZ_CHECK(f.p >= from && f.p <= f.end);
+    assert(f.p >= from && f.p <= f.end);
   }
 }
 
@@ -347,9 +354,9 @@ static void misread(nsh_frame f) {
 static void cut(const char *p, size_t n) {
   char *piece = malloc(n);
   nsh_frame f;
-  FUZZ_CHECK(piece != NULL);
+  assert(piece != NULL);
   memcpy(piece, p, n);
-  FUZZ_CHECK(nsh_next(piece, n, &f) == 0);
+  assert(nsh_next(piece, n, &f) == 0);
   free(piece);
 }
 
@@ -358,7 +365,7 @@ static int fuzz_ipc(const uint8_t *data, size_t size) {
   nsh_frame f;
   int64_t n;
   while (size > 0 && (n = nsh_next(p, size, &f)) > 0) {
-    FUZZ_CHECK((size_t)n <= size && f.end == p + n);
+    assert((size_t)n <= size && f.end == p + n);
     order(f);
     report(f);
     bulk(f);

@@ -10,7 +10,7 @@ local proxy = require "spec.support.proc".proxy
 describe("outages:", function()
   local server, url
 
-  setup(function() server = db.server() end)
+  setup(function() server = db.spare() end)
   before_each(function() url = server:fresh() end)
   after_each(function() -- a test that failed may have left it in any state
     if not pcall(server.sql, server, "SELECT 1") then server:start() end
@@ -400,7 +400,7 @@ return {
 }]]
 
   local server, url, handle, locker, ends, stays, h
-  setup(function() server = db.server "" end)
+  setup(function() server = db.spare() end)
   before_each(function()
     url = server:fresh()
     handle, locker = assert(nightshift.open(url)), assert(nightshift.open(url))

@@ -367,7 +367,7 @@ describe("an idle host", function()
   end
 
   it("asks the server nothing and takes no time", function()
-    local server = db.server()
+    local server = db.spare()
     local url = server:fresh()
     local h = host.start(url, "return { a = function() end }")
     local function questions()

@@ -3,7 +3,8 @@
 -- last line is "N passed, N failed, N skipped". Nothing run is a failure. With
 -- NIGHTSHIFT_TIMES=FILE each spec file's seconds are added to that file: the longest come first in
 -- spec/support/shards.sh. The two figures behind them are the processor's seconds of the specs with
--- their processes, and of the server. Tests that take more than one such second have lines, too.
+-- their processes, and of the servers that all share. Tests that take more than one such second
+-- have lines, too.
 
 local SLOW, SLOW_FILE = 5, 10 -- seconds
 local DEAR = 1 -- seconds of the processor
@@ -56,7 +57,11 @@ return function(options)
   local begun = {} -- when a file and a test began
   local function spent()
     local db = require "spec.support.db"
-    return { processor "self", db.main and db.main.process and processor(db.main.process.pid) or 0 }
+    local sum = 0
+    for _, server in pairs { db.main, db.extra } do
+      if server.process and not server.process:ended() then sum = sum + processor(server.process.pid) end
+    end
+    return { processor "self", sum }
   end
   local function begins(what)
     busted.subscribe({ what, "start" }, function()

@@ -1,6 +1,7 @@
 --- MariaDB servers for specs. One server serves the whole run; it starts when first asked for
 -- and dies with the run, however that ends. It has a folder of its own and only a Unix socket.
--- Specs that stop or kill a server make one of their own with db.server().
+-- Specs that stop, kill or freeze a server take db.spare(), which is there beside it. Those that
+-- change a server's settings make one of their own with db.server().
 --
 --     local url = db.fresh()            -- new database with our tables
 --     db.sql("SELECT 1", "mysql")       -- as administrator
@@ -307,6 +308,7 @@ end
 function Server:empty()
   local name = new_name(DATABASE)
   self:sql(("CREATE DATABASE `%s` CHARACTER SET %s"):format(name, DEFAULTS))
+  if self.names then self.names[#self.names + 1] = name end
   return self:url(name), name
 end
 
@@ -472,17 +474,52 @@ function db.shared()
   return db.main
 end
 
+-- It runs, whatever a test has left of it.
+local function is_alive(server)
+  if server.process:ended() then return false end
+  server:thaw()
+  return true
+end
+
+--- A server for tests that stop, kill or freeze it. There is one for the whole run, because to make
+-- one takes the processor for half a second. It runs when it is given out. What a test sets for
+-- all sessions it puts back.
+function db.spare()
+  if not db.extra then
+    db.extra = db.server()
+    db.extra.names = {} -- of databases, which go behind their file
+  elseif not is_alive(db.extra) then
+    db.extra:start()
+  end
+  return db.extra
+end
+
+-- The databases that a file has made in it.
+local function empty_spare(self)
+  if #self.names == 0 or not is_alive(self) then return end
+  local steps = { "SET lock_wait_timeout = 0" }
+  for i, name in ipairs(self.names) do steps[i + 1] = ("DROP DATABASE IF EXISTS `%s`"):format(name) end
+  pcall(self.sql, self, table.concat(steps, ";"))
+  self.names = {}
+end
+
 for _, name in ipairs { "sql", "url", "empty", "fresh", "user", "asleep", "sleepers" } do
   db[name] = function(...) return db.shared()[name](db.shared(), ...) end
 end
 
 --- Removes the servers that the test made; with `every`, those of setup too.
--- Never the shared one.
+-- Never the shared one, nor the spare one.
 function db.remove_all(every)
   if db.main then db.main:put_back(every) end
+  if db.extra and every then empty_spare(db.extra) end
   for server in pairs(servers) do
-    if server ~= db.main and (server.of_test or every) then server:remove() end
+    if server ~= db.main and server ~= db.extra and (server.of_test or every) then server:remove() end
   end
+end
+
+--- The end of the run.
+function db.clean()
+  for _, server in pairs { db.main, db.extra } do server:remove() end
 end
 
 -- ----------------------------------------------------------------------- lab

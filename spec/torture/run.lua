@@ -5,7 +5,7 @@
 -- jobs drain, and the audit says whether every promise held. All choices follow from SEED. Exit
 -- status 1 when anything was found; journals, logs and the server's data are kept then.
 --
--- FAULTS limits the faults to groups of monkey.lua.
+-- FAULTS limits the faults to groups of cast.lua.
 
 local nst = require "nst"
 local nightshift = require "nightshift"
@@ -14,7 +14,6 @@ local cast_of = require "spec.torture.cast"
 local checks = require "spec.torture.checks"
 local db = require "spec.support.db"
 local journal = require "spec.support.proc".journal
-local monkey = require "spec.torture.monkey"
 local proc = require "spec.support.proc"
 local proxy = require "spec.support.proc".proxy
 local torture_rows = checks.rows
@@ -113,7 +112,7 @@ local function rest(pause)
 end
 
 local function torment()
-  local strike = monkey.new(cast, groups)
+  local strike = cast:monkey(groups)
   local stop, next_say, next_fault = begun + seconds, begun + 10, begun + 1
   while nst.clock() < stop do
     rest(0.05)

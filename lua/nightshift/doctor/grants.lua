@@ -2,7 +2,7 @@
 -- write, call the procedures, ring, hold named locks.
 --
 -- One table: a role, the statements of sql/query that it runs, and the rights that they need.
--- spec/security/grants_spec.lua gives users exactly these rights and shows that each is needed;
+-- spec/security_spec.lua gives users exactly these rights and shows that each is needed;
 -- a change to a statement changes this.
 --
 -- A check is a function of this table by its name; nightshift.doctor has the form of its results.
