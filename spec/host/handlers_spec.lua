@@ -123,7 +123,7 @@ describe("handlers:", function()
         repeat
           i = i + 1
           job:log(("line %d "):format(i) .. ("x"):rep(100))
-        until i >= 100000 and i % 1000 == 0 and io.open(job.payload)
+        until i >= 40000 and i % 1000 == 0 and io.open(job.payload)
         error("enough " .. i, 0)
       end,
       noop = function() end }]])
@@ -146,7 +146,7 @@ describe("handlers:", function()
       flood = function()
         io.stderr:write "floods\n"
         local line = ("x"):rep(1000) .. "\n"
-        for _ = 1, 100000 do io.write(line) end
+        for _ = 1, 40000 do io.write(line) end
         return "done"
       end,
       noop = function() end }]])

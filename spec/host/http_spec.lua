@@ -2,7 +2,7 @@
 -- database, or a thread of the host, stands still.
 -- The alerts of doc/monitoring/alerts.yml: each is provoked, and cleared as its section of
 -- doc/runbook.md says. A host's /metrics are read before, meanwhile and after; Prometheus's own
--- promtool reckons from these figures, two hours of each, when the alert fires.
+-- promtool reckons from these figures, up to two hours of each, when the alert fires.
 
 local db = require "spec.support.db"
 local grants = require "nightshift.doctor.grants"
@@ -661,7 +661,10 @@ describe("the alerts", function()
   --- The text of a rule.
   local function rule(alert) return assert((read(RULES) .. "\n\n"):match("alert: " .. alert .. "\n(.-)\n\n")) end
 
-  --- The samples that a rule reads, two hours of each phase, for promtool.
+  --- Minutes of each phase: two hours where a rule asks for one hour, or half of one.
+  local function span(alert) return rule(alert):find "1h%f[^%w]" and 120 or rule(alert):find "30m" and 120 or 30 end
+
+  --- The samples that a rule reads, for promtool.
   local function input(alert, phases)
     local wanted, list = rule(alert), {}
     local series = {}
@@ -669,7 +672,9 @@ describe("the alerts", function()
     for key in pairs(series) do
       if wanted:find(key:match "^[%w_]+", 1, true) then
         local values, quoted = {}, key:gsub("'", "''")
-        for i, at in ipairs(phases) do values[i] = at[key] and ("%.6f+0x119"):format(at[key]) or "_x120" end
+        for i, at in ipairs(phases) do
+          values[i] = at[key] and ("%.6f+0x%d"):format(at[key], span(alert) - 1) or "_x" .. span(alert)
+        end
         list[#list + 1] = ("   - series: '%s'\n     values: '%s'\n"):format(quoted, table.concat(values, " "))
       end
     end
@@ -683,9 +688,10 @@ describe("the alerts", function()
   -- increase fires is looked at eight minutes behind the change, all else in the end.
   local function check(alert, before, meanwhile, after)
     provoked[alert] = true
-    local change = rule(alert):find("increase", 1, true) and 128 or 239
+    local long = span(alert)
+    local change = rule(alert):find("increase", 1, true) and long + 8 or 2 * long - 1
     local asked = {}
-    for minute, firing in pairs { [8] = 0, [119] = 0, [change] = 1, [359] = 0 } do
+    for minute, firing in pairs { [8] = 0, [long - 1] = 0, [change] = 1, [3 * long - 1] = 0 } do
       asked[#asked + 1] = ([[
    - expr: count(ALERTS{alertname="%s",alertstate="firing"}) > bool 0 or vector(0)
      eval_time: %dm

@@ -57,12 +57,12 @@ describe("lines of jobs:", function()
 
   it("there are at most 100 a second, and the rest is counted", function()
     local items = {}
-    for i = 1, 3000 do items[i] = { "noop" } end
+    for i = 1, 1200 do items[i] = { "noop" } end
     assert(q:push_many(items))
     local lines = run("--log-done", "on")
     local more, in_second = 0, {}
     for _, entry in ipairs(lines.more) do more = more + entry.n end
-    assert.equal(3000, #lines.done + more)
+    assert.equal(1200, #lines.done + more)
     for _, entry in ipairs(lines.done) do
       local second = entry.ts:sub(1, 19)
       in_second[second] = (in_second[second] or 0) + 1
@@ -437,7 +437,7 @@ describe("slow readers:", function()
   local url, handle, q
   with_database(function(...) handle, q, url = ... end)
 
-  local FLOOD <const> = 1500
+  local FLOOD <const> = 900
   local SCRIPT = [[
   local line = ("x"):rep(1500)
   return {
@@ -514,7 +514,7 @@ describe("slow readers:", function()
     it("slows no queue down, and says how many lines it dropped", function()
       local h, reader, hurry = start()
       push(FLOOD, "fail")
-      eventually(function() return #handle:jobs { queue = "flood", state = "dead", limit = 800 } == 800 end, 60)
+      eventually(function() return #handle:jobs { queue = "flood", state = "dead", limit = 500 } == 500 end, 60)
       assert.is_true(is_quick())
       eventually(function() return handle:execute "SELECT COUNT(*) AS n FROM nightshift_job"[1].n == 0 end, 60)
       assert(io.open(hurry, "w")):close()
@@ -530,7 +530,7 @@ describe("slow readers:", function()
 
     it("costs no time with job:log either", function()
       local h = start()
-      push(500, "log")
+      push(250, "log")
       eventually(function() return #handle:jobs { queue = "flood", state = "done", limit = 100 } == 100 end, 60)
       assert.is_true(is_quick())
       h:signal "QUIT"
@@ -774,26 +774,26 @@ return {
     return handle:execute "SELECT COUNT(*) AS n FROM nightshift_running WHERE worker IS NOT NULL"[1].n
   end
 
-  it("hundreds of jobs show how far they are, and those that are lost hear of it", function()
-    local h = host.start(url, SCRIPT, { "--workers", "200" })
+  it("many jobs show how far they are, and those that are lost hear of it", function()
+    local h = host.start(url, SCRIPT, { "--workers", "80" })
     local items = {}
-    for i = 1, 199 do items[i] = { "show" } end
+    for i = 1, 79 do items[i] = { "show" } end
     local ids = assert(q:push_many(items))
-    eventually(function() return shown() == 199 end, 60)
+    eventually(function() return shown() == 79 end, 60)
     eventually(function()
       local row = handle:execute "SELECT MIN(progress) AS least, COUNT(status) AS n FROM nightshift_running"[1]
-      return row.least == 0.5 and row.n == 199
+      return row.least == 0.5 and row.n == 79
     end, 60)
     -- As if a session had ended their claims and left no notice.
-    for i = 1, 50 do assert(handle:execute("UPDATE nightshift_job SET run = run + 1 WHERE id = ?", ids[i])) end
+    for i = 1, 20 do assert(handle:execute("UPDATE nightshift_job SET run = run + 1 WHERE id = ?", ids[i])) end
     eventually(function()
-      return select(2, h:transcript():gsub("job%.stop[^\n]*the claim is lost", "")) == 50
+      return select(2, h:transcript():gsub("job%.stop[^\n]*the claim is lost", "")) == 20
     end, 60)
     assert(q:push "go")
     eventually(function()
-      return handle:execute "SELECT COUNT(*) AS n FROM nightshift_finished WHERE outcome = 'done'"[1].n == 150
+      return handle:execute "SELECT COUNT(*) AS n FROM nightshift_finished WHERE outcome = 'done'"[1].n == 60
     end, 60)
-    assert.equal(50, handle:execute "SELECT COUNT(*) AS n FROM nightshift_job"[1].n)
+    assert.equal(20, handle:execute "SELECT COUNT(*) AS n FROM nightshift_job"[1].n)
     h:signal "TERM"
     assert.equal(0, h:wait(60))
   end)

@@ -150,7 +150,7 @@ describe("outages:", function()
   end,
   slow = function() print "started" os.execute "sleep 1" return "slept" end,
 }]]
-  local JOBS = 150
+  local JOBS = 100
   local GRANTS = "SELECT, INSERT, UPDATE, DELETE, EXECUTE" -- no administrator: read_only and max_connections hold
 
   describe("a host in the middle of its work", function()
@@ -333,7 +333,7 @@ describe("outages:", function()
   end)
 
   describe("many hosts that lose their server together", function()
-    local HOSTS = os.getenv "NIGHTSHIFT_LONG" and 50 or 12
+    local HOSTS = os.getenv "NIGHTSHIFT_LONG" and 50 or 6
 
     it("are all back within seconds, and do not come at once", function()
       local p = proxy.start(server)

@@ -667,8 +667,8 @@ describe("a queue is removed", function()
     assert.equal("q", shown())
   end)
 
-  it("beside 20 pushers, and no job is lost", function()
-    local pushers = crew.fork(20, function(i)
+  it("beside ten pushers, and no job is lost", function()
+    local pushers = crew.fork(10, function(i)
       local own = assert(nightshift.open(url))
       local queue = assert(own:queue "q")
       for k = 1, 20 do
@@ -685,11 +685,11 @@ describe("a queue is removed", function()
     eventually(function()
       if handle:remove_queue "q" then removed = removed + 1 end
       done = done + run_all "q"
-      return done == 400
+      return done == 200
     end, 30)
     pushers:wait(60)
     assert.equal(0, handle:execute("SELECT COUNT(*) AS n FROM nightshift_job")[1].n)
-    assert.equal(400, handle:execute("SELECT COUNT(*) AS n FROM nightshift_finished")[1].n)
+    assert.equal(200, handle:execute("SELECT COUNT(*) AS n FROM nightshift_finished")[1].n)
     assert(q:push "n")
     assert.equal("q", shown())
   end)
