@@ -135,9 +135,10 @@ describe("the metrics of a host", function()
   --- Waits until all jobs have ended and the host has written that.
   local function settled(h)
     eventually(function()
+      if #assert(handle:jobs { state = "ready" }) + #assert(handle:jobs { state = "running" }) > 0 then return end
       local list = scrape(h)
       return value(list, "nightshift_jobs_held") == 0 and value(list, "nightshift_verdicts_waiting") == 0
-        and #assert(handle:jobs { state = "ready" }) == 0 and #assert(handle:jobs { state = "running" }) == 0
+        or nst.sleep(0.1)
     end)
     return scrape(h)
   end
@@ -215,7 +216,7 @@ describe("the metrics of a host", function()
     local list
     eventually(function()
       list = scrape(h)
-      return value(list, "nightshift_jobs", { queue = "q", state = "dead" }) == 1
+      return value(list, "nightshift_jobs", { queue = "q", state = "dead" }) == 1 or nst.sleep(0.1)
     end)
     assert.equal(1, value(list, "nightshift_jobs", { queue = "q", state = "scheduled" }))
     assert.equal(1, value(list, "nightshift_jobs", { queue = "q", state = "ready" }))
@@ -253,7 +254,7 @@ describe("the metrics of a host", function()
     local list, types
     eventually(function()
       list, types = scrape(h)
-      return value(list, "nightshift_jobs_enqueued_total", { queue = "q1" }) == 10
+      return value(list, "nightshift_jobs_enqueued_total", { queue = "q1" }) == 10 or nst.sleep(0.1)
     end)
     assert.equal("counter", types.nightshift_jobs_enqueued_total)
     local sum, n = 0, 0
@@ -324,7 +325,7 @@ describe("the metrics of a host", function()
     local list
     eventually(function() -- figures are up to five seconds old
       list = scrape(h)
-      return value(list, "nightshift_jobs", { queue = "q", state = "ready" }) == 0
+      return value(list, "nightshift_jobs", { queue = "q", state = "ready" }) == 0 or nst.sleep(0.1)
     end)
     assert.is_nil(value(list, "nightshift_jobs", { queue = "q", state = "dead" }))
     host.stop(h)
@@ -418,7 +419,7 @@ describe("the health of a host", function()
     local handle <close> = assert(nightshift.open(url))
     assert(handle:queue "q":push "hold")
     h:wait_line "^holds"
-    eventually(function() return is(h, "/readyz", 200, "ok") end)
+    eventually(function() return is(h, "/readyz", 200, "ok") or nst.sleep(0.1) end)
     return h
   end
 
@@ -426,14 +427,14 @@ describe("the health of a host", function()
     local h = busy()
     server:kill()
     assert(io.open(go, "w")):close()
-    eventually(function() return is(h, "/readyz", 503, "the database is away") end, 15)
+    eventually(function() return is(h, "/readyz", 503, "the database is away") or nst.sleep(0.1) end, 15)
     assert(is(h, "/livez", 200, "ok"))
     local list = scrape(h)
     assert.equal(0, value(list, "nightshift_ready"))
     assert.equal(0, value(list, "nightshift_database_up"))
     assert.is_nil(value(list, "nightshift_hosts"))
     server:start()
-    eventually(function() return is(h, "/readyz", 200, "ok") end)
+    eventually(function() return is(h, "/readyz", 200, "ok") or nst.sleep(0.1) end)
     eventually(function() return value(scrape(h), "nightshift_database_up") == 1 end)
     assert.is_true(value(scrape(h), "nightshift_db_reconnects_total") >= 1)
     host.stop(h)
@@ -444,26 +445,26 @@ describe("the health of a host", function()
     local locker <close> = assert(nightshift.open(url))
     assert(locker:execute "LOCK TABLES nightshift_finished WRITE")
     assert(io.open(go, "w")):close()
-    eventually(function() return is(h, "/readyz", 503, "the database has not answered for") end, 15)
+    eventually(function() return is(h, "/readyz", 503, "the database has not answered for") or nst.sleep(0.1) end, 15)
     assert(is(h, "/livez", 200, "ok"))
     assert(locker:execute "UNLOCK TABLES")
-    eventually(function() return is(h, "/readyz", 200) end)
+    eventually(function() return is(h, "/readyz", 200) or nst.sleep(0.1) end)
     server:freeze()
-    eventually(function() return is(h, "/readyz", 503) end, 16) -- an idle one
+    eventually(function() return is(h, "/readyz", 503) or nst.sleep(0.1) end, 16) -- an idle one
     assert(is(h, "/livez", 200, "ok"))
     server:thaw()
-    eventually(function() return is(h, "/readyz", 200) end)
+    eventually(function() return is(h, "/readyz", 200) or nst.sleep(0.1) end)
     host.stop(h)
   end)
 
   it("is not ready while the host rests or drains; it lives", function()
     local h = busy()
     h:signal "TSTP"
-    eventually(function() return is(h, "/readyz", 503, "the host rests") end)
+    eventually(function() return is(h, "/readyz", 503, "the host rests") or nst.sleep(0.1) end)
     h:signal "CONT"
-    eventually(function() return is(h, "/readyz", 200) end)
+    eventually(function() return is(h, "/readyz", 200) or nst.sleep(0.1) end)
     h:signal "TERM"
-    eventually(function() return is(h, "/readyz", 503, "the host drains") end)
+    eventually(function() return is(h, "/readyz", 503, "the host drains") or nst.sleep(0.1) end)
     assert(is(h, "/livez", 200, "ok"))
     assert(io.open(go, "w")):close()
     assert.equal(0, h:wait())
@@ -487,15 +488,17 @@ describe("the health of a host", function()
     assert(nst.hold(loop.pid))
     local begun = nst.clock()
     assert(is(loop, "/livez", 200)) -- it is asked
-    eventually(function() return is(loop, "/livez", 503, "the loop has not moved for 1") end, 13)
+    eventually(function() return is(loop, "/livez", 503, "the loop has not moved for 1") or nst.sleep(0.1) end, 13)
     assert(is(loop, "/readyz", 503, "the loop has not moved for 1"))
-    eventually(function() return is(claims, "/readyz", 503, "the claim loop has not ") end, 16)
+    eventually(function() return is(claims, "/readyz", 503, "the claim loop has not ") or nst.sleep(0.1) end, 16)
     assert.is_true(nst.clock() - begun < proc.limit(16))
-    eventually(function() return is(claims, "/livez", 503, "the claim loop has not moved for ") end, 60)
+    eventually(function()
+      return is(claims, "/livez", 503, "the claim loop has not moved for ") or nst.sleep(0.1)
+    end, 60)
     assert(nst.hold(thread, false))
     assert(nst.hold(loop.pid, false))
     for _, h in ipairs { claims, loop } do
-      eventually(function() return is(h, "/readyz", 200, "ok") and is(h, "/livez", 200, "ok") end)
+      eventually(function() return is(h, "/readyz", 200, "ok") and is(h, "/livez", 200, "ok") or nst.sleep(0.1) end)
       host.stop(h)
     end
   end)
@@ -647,7 +650,7 @@ describe("the alerts", function()
     local at
     eventually(function()
       at = samples()
-      return check(at)
+      return check(at) or nst.sleep(0.1) -- figures are up to five seconds old
     end, 60)
     return at
   end

@@ -262,7 +262,7 @@ return {
     with_database(take)
 
     it("is there unless asked for", function()
-      local id = assert(q:push("hoard", 100000, ONCE))
+      local id = assert(q:push("hoard", 30000, ONCE))
       local h = host.start(url, SCRIPT, { "--workers", "1" })
       assert.equal("fits", eventually(function() return handle:job(id).result end, 40))
       id = q:push "limit"
@@ -440,8 +440,8 @@ return {
     it("pass piece by piece", function()
       local h = host.start(url, [[return { echo = function(job) return job.payload end }]])
       local ids, text = {}, ("0123456789"):rep(30000)
-      for i = 1, 20 do ids[i] = assert(q:push("echo", text .. i)) end
-      for i = 1, 20 do
+      for i = 1, 8 do ids[i] = assert(q:push("echo", text .. i)) end
+      for i = 1, 8 do
         eventually(function() return handle:job(ids[i]).state == "done" end)
         assert.equal(text .. i, handle:job(ids[i]).result)
       end
@@ -453,9 +453,9 @@ return {
     it("runs every job in a process of its own", function()
       local h = host.start(url, SCRIPT, { "--isolation", "job" })
       local items = {}
-      for i = 1, 50 do items[i] = { "whoami" } end
+      for i = 1, 20 do items[i] = { "whoami" } end
       assert(q:push_many(items))
-      eventually(function() return count_done() == 50 end)
+      eventually(function() return count_done() == 20 end)
       local pids = {}
       for _, row in ipairs(handle:execute "SELECT result FROM nightshift_finished") do
         local result = nightshift.decode(row.result)

@@ -95,12 +95,12 @@ describe("reserves:", function()
 
     it("get jobs that others had taken first, once those are slow", function()
       start("--reserve", "fast=2")
-      local ids = pushed(fast, "nap", 400) -- workers learn that jobs are short, and claim ahead
-      eventually(function() return handle:job(ids[400]).state == "done" end)
+      local ids = pushed(fast, "nap", 250) -- workers learn that jobs are short, and claim ahead
+      eventually(function() return handle:job(ids[250]).state == "done" end)
       pushed(slow, "slow", 40)
       eventually(function() return running "slow" == 2 end)
-      local more = pushed(fast, "nap", 200)
-      eventually(function() return handle:job(more[200]).state == "done" end)
+      local more = pushed(fast, "nap", 100)
+      eventually(function() return handle:job(more[100]).state == "done" end)
       assert.equal(2, running "slow")
     end)
 
@@ -195,7 +195,7 @@ describe("reserves:", function()
       local a, b = handle:queue "a", handle:queue "b"
       local low = assert(a:push("nap", nil, { priority = 0 }))
       pushed(b, "nap", 5)
-      pushed(a, "nap", 200)
+      pushed(a, "nap", 100)
       host.drain(url, SCRIPT, { "--workers", "1", "--strict", "--queues", "a,b", "--drain-within", "500ms" })
       local function finished(which, where) -- of one commit are those with one instant
         return assert(handle:execute("SELECT " .. which .. [[(f.finished_at) AS at FROM nightshift_finished f
