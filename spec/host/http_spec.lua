@@ -538,7 +538,7 @@ describe("nightshift health", function()
 
   it("asks a host that serves it", function()
     local h = start(url, SCRIPT)
-    eventually(function() return health("--http", h.at) == 0 end)
+    eventually(function() return get(h, "/readyz") == 200 end)
     local _, out = health("--http", h.at)
     assert.equal(h.at .. " is ready\n", out)
     h:signal "TSTP"

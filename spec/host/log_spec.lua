@@ -135,7 +135,7 @@ end)
 describe("what a handler prints", function()
   local url, handle, q
 
-  with_database(function(...) handle, q, url = ... end)
+  local function take(...) handle, q, url = ... end
 
   local SCRIPT = [[return {
     say = function(job)
@@ -167,18 +167,25 @@ describe("what a handler prints", function()
     end,
   }]]
 
-  local function run(names, ...)
+  --- Ids of new jobs, by their names.
+  local function push(names)
     local ids = {}
     for _, name in ipairs(names) do
       ids[name] = assert(q:push(name, nil, { max_attempts = name == "flaky" and 2 or 1 }))
     end
-    local h = host.spawn(url, SCRIPT, { "--drain-within", "500ms", ... })
-    assert.equal(0, h:wait(60))
-    local out, err = h:text()
-    return ids, out, err
+    return ids
   end
 
-  local function kept() return handle:execute "SELECT job_id, kind, log FROM nightshift_attempt ORDER BY job_id" end
+  --- What is kept of these jobs.
+  local function kept(ids)
+    local list = {}
+    for _, row in ipairs(handle:execute "SELECT job_id, kind, log FROM nightshift_attempt ORDER BY job_id, run") do
+      for _, id in pairs(ids) do
+        if row.job_id == id then list[#list + 1] = row end
+      end
+    end
+    return list
+  end
 
   local function lines_of(log, id)
     local list = {}
@@ -189,88 +196,113 @@ describe("what a handler prints", function()
     return list
   end
 
-  it("goes where it always went, and its end is kept with the run", function()
-    local ids, out, err = run { "say", "silent", "child" }
-    assert.is_truthy(("\n" .. out):find(("\nhello\t%d\n"):format(ids.say), 1, true), out)
-    assert.is_truthy(out:find("no newline", 1, true))
-    -- two pieces: the host's own line on the job's log may stand between them
-    for _, piece in ipairs { "oops", "\\n\27[1m\n" } do assert.is_truthy(err:find(piece, 1, true), err) end
-    local said = ("hello\t%d\nlogged\noops\\n\27[1m\nno newline"):format(ids.say)
-    assert.equal(said, handle:job(ids.say).output)
-    local _, shown = proc.nightshift({ "show", ids.say }, url)
-    assert.is_truthy(shown:find(("\noutput:\n    hello\t%d\n    logged\n    oops\\n\\x1b[1m\n    no newline\n")
-      :format(ids.say), 1, true), shown)
-    assert.is_truthy(out:find("of a child\n", 1, true)) -- which may outlive its job
-    assert.is_truthy(err:find("of its errors\n", 1, true))
-    assert.same({ nil, nil }, { handle:job(ids.silent).output, handle:job(ids.child).output })
-    assert.same({ { job_id = ids.say, kind = "printed", log = said } }, kept()) -- the others cost no row
-    assert(handle:delete(ids.say))
-    assert.same({}, kept())
+  describe("of a host as usual", function()
+    local serve = host.lend(take)
+
+    local function run(names)
+      local h, ids = serve(SCRIPT), push(names)
+      for _, id in pairs(ids) do
+        eventually(function() return handle:job(id).state:match "^d" end)
+      end
+      local out, err = h:text()
+      return ids, out, err
+    end
+
+    it("goes where it always went, and its end is kept with the run", function()
+      local ids, out, err = run { "say", "silent", "child" }
+      assert.is_truthy(("\n" .. out):find(("\nhello\t%d\n"):format(ids.say), 1, true), out)
+      assert.is_truthy(out:find("no newline", 1, true))
+      -- two pieces: the host's own line on the job's log may stand between them
+      for _, piece in ipairs { "oops", "\\n\27[1m\n" } do assert.is_truthy(err:find(piece, 1, true), err) end
+      local said = ("hello\t%d\nlogged\noops\\n\27[1m\nno newline"):format(ids.say)
+      assert.equal(said, handle:job(ids.say).output)
+      local _, shown = proc.nightshift({ "show", ids.say }, url)
+      assert.is_truthy(shown:find(("\noutput:\n    hello\t%d\n    logged\n    oops\\n\\x1b[1m\n    no newline\n")
+        :format(ids.say), 1, true), shown)
+      assert.is_truthy(out:find("of a child\n", 1, true)) -- which may outlive its job
+      assert.is_truthy(err:find("of its errors\n", 1, true))
+      assert.same({ nil, nil }, { handle:job(ids.silent).output, handle:job(ids.child).output })
+      assert.same({ { job_id = ids.say, kind = "printed", log = said } }, kept(ids)) -- the others cost no row
+      assert(handle:delete(ids.say))
+      assert.same({}, kept(ids))
+    end)
+
+    it("is bounded: the last 16 KiB of whole lines", function()
+      local ids, out = run { "many" }
+      assert.equal(20000, select(2, out:gsub("\n", "")))
+      local output = handle:job(ids.many).output
+      assert.is_true(#output > 6000 and #output <= 16384, #output)
+      assert.matches("^line %d+\nline .*\nline 20000\n$", output)
+    end)
+
+    -- Nothing was kept of runs that said "not yet".
+    it("of polls is kept as well, of the last ten", function()
+      local ids = run { "poll" }
+      local rows = kept(ids)
+      assert.equal(10 + 1, #rows)
+      for i, row in ipairs(rows) do assert.same({ "printed", ("look %d\n"):format(i + 1) }, { row.kind, row.log }) end
+      local _, shown = proc.nightshift({ "show", ids.poll }, url)
+      assert.matches("\nrun 3, until %S+Z\n  output:\n    look 2\n\nrun 4, .*\n    look 11\n\noutput:\n    look 12\n$",
+        shown)
+      _, shown = proc.nightshift({ "show", ids.poll, "--json" }, url)
+      local outputs = nightshift.decode(shown).outputs
+      assert.same({ 10, 12, "look 11\n" }, { #outputs, outputs[10].run, outputs[10].log })
+      assert(handle:delete(ids.poll))
+      assert.same({}, kept(ids))
+    end)
+
+    it("of a program that it reads from is kept, too", function()
+      local ids = run { "piped" }
+      assert.equal("of a child\nof its errors\n", handle:job(ids.piped).output)
+    end)
   end)
 
-  it("is lines of the log where that is no logfmt, with the job", function()
-    local ids, out, err = run({ "say", "long" }, "--log", "json")
-    assert.equal("", out)
-    assert.same({ ("stdout: hello\t%d"):format(ids.say), "stderr: oops\\n\27[1m", "stdout: no newline" },
-      lines_of(err, ids.say))
-    local long = lines_of(err, ids.long)
-    assert.equal(3, #long)
-    assert.equal(5000 + 3 * #"stdout: ", #table.concat(long))
-    ids, out, err = run({ "say" }, "--log", "json", "--output", "raw")
-    assert.same({}, lines_of(err:gsub("[^\n]*oops[^\n]*\n", ""), ids.say))
-    assert.matches("^hello", out)
-    ids, out, err = run({ "say" }, "--output", "log")
-    assert.equal("", out)
-    assert.is_truthy(err:find("event=job.output id=" .. ids.say .. " run=1 name=say queue=q ", 1, true), err)
-  end)
+  describe("with other options", function()
+    with_database(take)
 
-  it("of a run that failed is kept with it, also when its worker was killed", function()
-    local ids, _, err = run({ "fail", "die" }, "--log", "json")
-    assert.same({ { job_id = ids.fail, kind = "failed", log = "before\n" },
-      { job_id = ids.die, kind = "crashed", log = "run 1\n" },
-      { job_id = ids.die, kind = "printed", log = "run 2\n" } }, kept())
-    assert.equal("before\n", handle:job(ids.fail).output)
-    assert.equal("run 2\n", handle:job(ids.die).output)
-    assert.same({ "stdout: run 1", "stdout: run 2" }, lines_of(err, ids.die))
-    assert(handle:retry(ids.die)) -- what it has printed is no failure
-    assert.matches("is ready", handle:why(ids.die))
-    local _, shown = proc.nightshift({ "show", ids.die, "--json" }, url)
-    assert.equal(1, #nightshift.decode(shown).failures)
-  end)
+    local function run(names, ...)
+      local ids = push(names)
+      local h = host.spawn(url, SCRIPT, { "--drain-within", "500ms", ... })
+      assert.equal(0, h:wait(60))
+      local out, err = h:text()
+      return ids, out, err
+    end
 
-  it("is bounded: the last 16 KiB of whole lines", function()
-    local ids, out = run { "many" }
-    assert.equal(20000, select(2, out:gsub("\n", "")))
-    local output = handle:job(ids.many).output
-    assert.is_true(#output > 6000 and #output <= 16384, #output)
-    assert.matches("^line %d+\nline .*\nline 20000\n$", output)
-  end)
+    it("is lines of the log where that is no logfmt, with the job", function()
+      local ids, out, err = run({ "say", "long" }, "--log", "json")
+      assert.equal("", out)
+      assert.same({ ("stdout: hello\t%d"):format(ids.say), "stderr: oops\\n\27[1m", "stdout: no newline" },
+        lines_of(err, ids.say))
+      local long = lines_of(err, ids.long)
+      assert.equal(3, #long)
+      assert.equal(5000 + 3 * #"stdout: ", #table.concat(long))
+      ids, out, err = run({ "say" }, "--log", "json", "--output", "raw")
+      assert.same({}, lines_of(err:gsub("[^\n]*oops[^\n]*\n", ""), ids.say))
+      assert.matches("^hello", out)
+      ids, out, err = run({ "say" }, "--output", "log")
+      assert.equal("", out)
+      assert.is_truthy(err:find("event=job.output id=" .. ids.say .. " run=1 name=say queue=q ", 1, true), err)
+    end)
 
-  -- Failures of a job that was done at last stayed for ever.
-  it("leaves nothing where done jobs leave no history", function()
-    run({ "say", "poll", "flaky" }, "--history", "failed")
-    assert.same({}, kept())
-  end)
+    it("of a run that failed is kept with it, also when its worker was killed", function()
+      local ids, _, err = run({ "fail", "die" }, "--log", "json")
+      assert.same({ { job_id = ids.fail, kind = "failed", log = "before\n" },
+        { job_id = ids.die, kind = "crashed", log = "run 1\n" },
+        { job_id = ids.die, kind = "printed", log = "run 2\n" } }, kept(ids))
+      assert.equal("before\n", handle:job(ids.fail).output)
+      assert.equal("run 2\n", handle:job(ids.die).output)
+      assert.same({ "stdout: run 1", "stdout: run 2" }, lines_of(err, ids.die))
+      assert(handle:retry(ids.die)) -- what it has printed is no failure
+      assert.matches("is ready", handle:why(ids.die))
+      local _, shown = proc.nightshift({ "show", ids.die, "--json" }, url)
+      assert.equal(1, #nightshift.decode(shown).failures)
+    end)
 
-  -- Nothing was kept of runs that said "not yet".
-  it("of polls is kept as well, of the last ten", function()
-    local ids = run { "poll" }
-    local rows = kept()
-    assert.equal(10 + 1, #rows)
-    for i, row in ipairs(rows) do assert.same({ "printed", ("look %d\n"):format(i + 1) }, { row.kind, row.log }) end
-    local _, shown = proc.nightshift({ "show", ids.poll }, url)
-    assert.matches("\nrun 3, until %S+Z\n  output:\n    look 2\n\nrun 4, .*\n    look 11\n\noutput:\n    look 12\n$",
-      shown)
-    _, shown = proc.nightshift({ "show", ids.poll, "--json" }, url)
-    local outputs = nightshift.decode(shown).outputs
-    assert.same({ 10, 12, "look 11\n" }, { #outputs, outputs[10].run, outputs[10].log })
-    assert(handle:delete(ids.poll))
-    assert.same({}, kept())
-  end)
-
-  it("of a program that it reads from is kept, too", function()
-    local ids = run { "piped" }
-    assert.equal("of a child\nof its errors\n", handle:job(ids.piped).output)
+    -- Failures of a job that was done at last stayed for ever.
+    it("leaves nothing where done jobs leave no history", function()
+      local ids = run({ "say", "poll", "flaky" }, "--history", "failed")
+      assert.same({}, kept(ids))
+    end)
   end)
 end)
 

@@ -108,7 +108,8 @@ describe("reloads:", function()
       h:signal "HUP"
       h:wait_line "event=reload.done"
       local after = host.events(h:transcript(), "reload.done")[1].scripts
-      eventually(function() return status():find(after .. ", 1 old", 1, true) end)
+      eventually(function() return row_of(h).old_scripts == 1 end)
+      assert.is_truthy(status():find(after .. ", 1 old", 1, true))
       h:signal "USR1"
       h:wait_line("event=dump.worker .*scripts=" .. before)
       write(go, "")
@@ -126,7 +127,8 @@ describe("reloads:", function()
       h:signal "HUP"
       h:wait_line "event=reload.failed"
       assert.equal(before, host.events(h:transcript(), "reload.failed")[1].scripts)
-      local line = eventually(function() return status():match "[^\n]*could not read its scripts again[^\n]*" end)
+      eventually(function() return row_of(h).load_error end)
+      local line = status():match "[^\n]*could not read its scripts again[^\n]*"
       assert.is_truthy(line:find(h.script .. ":3:", 1, true))
       assert.is_truthy(line:find("goes on with " .. before, 1, true))
       local _, json = proc.nightshift({ "status", "--json" }, url)
@@ -150,7 +152,10 @@ describe("reloads:", function()
       local h = host.start(url, "return { a = function() end }")
       write(h.script, BROKEN)
       assert(nst.kill(host.member(h.pid, "ns-zygote"), "KILL"))
-      eventually(function() return status():find("and runs nothing: " .. h.script .. ":3:", 1, true) end)
+      eventually(function() return hosts()[h.pid].load_error end)
+      eventually(function()
+        return status():find("and runs nothing: " .. h.script .. ":3:", 1, true) or nst.sleep(0.2)
+      end)
       assert.is_truthy(select(3, proc.nightshift({ "reload" }, url)):find("runs nothing: " .. h.script .. ":3:", 1,
         true))
       write(h.script, "return { a = function() end }")

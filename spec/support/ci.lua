@@ -7,7 +7,7 @@
 -- have lines, too.
 
 local SLOW, SLOW_FILE = 5, 10 -- seconds
-local DEAR = 0.3 -- seconds of the processor
+local DEAR = 1 -- seconds of the processor
 local LINES = 12 -- of a failure's message
 
 -- "failed: NAME" and the first lines of its message, each behind "failed|".
