@@ -48,9 +48,9 @@ describe("outages:", function()
         nst.sleep(1.5)
         server:start()
         h:wait_line("db.back", 20)
-        eventually(function() return state(id) == "done" end)
+        eventually(function() return state(id) == "done" or nst.sleep(0.1) end)
         local after = push "noop"
-        eventually(function() return state(after) == "done" end)
+        eventually(function() return state(after) == "done" or nst.sleep(0.1) end)
         h:signal "TERM"
         assert.equal(0, h:wait())
       end)
@@ -77,7 +77,7 @@ describe("outages:", function()
       eventually(function() return spilled() == 2 end)
       server:start()
       for _, id in ipairs(ids) do
-        eventually(function() return state(id) == "done" end, 20)
+        eventually(function() return state(id) == "done" or nst.sleep(0.1) end, 20)
         local expected = tostring(id):rep(100000):sub(1, 300000)
         assert.is_true(with(function(handle) return handle:job(id).result end) == expected)
       end
@@ -98,7 +98,7 @@ describe("outages:", function()
       h:wait_line "db.lost"
       nst.sleep(0.5)
       server:start()
-      eventually(function() return state(id) == "done" end, 20)
+      eventually(function() return state(id) == "done" or nst.sleep(0.1) end, 20)
       assert.is_true(with(function(handle) return handle:job(id).result end) == ("y"):rep(300000))
       h:signal "TERM"
       assert.equal(0, h:wait())
@@ -175,7 +175,7 @@ describe("outages:", function()
 
     -- Every job ended, once, and its handler ran once; then the host ends.
     local function assert_all_done(h)
-      eventually(function() return count "job" == 0 end, 120)
+      eventually(function() return count "job" == 0 or nst.sleep(0.1) end, 120)
       h:signal "TERM"
       assert.equal(0, h:wait(60), h:transcript())
       assert.equal(#ids, count "finished WHERE outcome = 'done'")
@@ -292,7 +292,7 @@ describe("outages:", function()
         return assert(handle:queue("q"):push("note", 0, { priority = 200 }))
       end)
       ids[#ids + 1] = id
-      eventually(function() return state(id) == "done" end, 60)
+      eventually(function() return state(id) == "done" or nst.sleep(0.1) end, 60)
       p:tell "delay 0"
       assert_all_done(h)
     end)
