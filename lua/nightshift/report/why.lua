@@ -8,8 +8,8 @@
 -- looked at again. The statements are in sql/query/report.sql.
 
 local core = require "nightshift.core"
-local hosts = require "nightshift.report.hosts"
-local limits = require "nightshift.report.limits"
+local hosts = require "nightshift.hosts"
+local limits = require "nightshift.limit"
 local units = require "nightshift.units"
 
 local why = {}
@@ -39,7 +39,7 @@ local function ask(handle, statement, ...)
   return rows
 end
 
-local function seconds(us) return units.span(math.max(0, us) / 1000000) end
+local function seconds(us) return units.words(math.max(0, us) / 1000000) end
 
 local function count(n, noun) return ("%d %s%s"):format(n, noun, n == 1 and "" or "s") end
 
@@ -482,7 +482,7 @@ end
 
 --- How its queue's limit holds the job back; nil: it does not.
 local function held_by_limit(handle, row, depth, seen)
-  local fact = limits.hold(handle, row.id)
+  local fact = limits.why(handle, row.id)
   if fact and fact.before and depth < DEPTH then follow(handle, fact, { fact.before }, depth + 1, seen) end
   return fact
 end
