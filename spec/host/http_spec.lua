@@ -923,7 +923,7 @@ describe("the alerts", function()
 
   it("fire meanwhile, and neither before nor after, as Prometheus reckons", function()
     assert.is_true(#tests >= 15)
-    local text = ("rule_files: [%s/%s]\nevaluation_interval: 2m\ntests:\n%s"):format(proc.root, RULES,
+    local text = ("rule_files: [%s/%s]\nevaluation_interval: 1m\ntests:\n%s"):format(proc.root, RULES,
       table.concat(tests))
     local exit, out, err = proc.run { promtool(), "test", "rules", fixture.file("test.yml", text) }
     assert.equal(0, exit, text .. out .. err)
