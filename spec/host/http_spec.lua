@@ -2,7 +2,7 @@
 -- database, or a thread of the host, stands still.
 -- The alerts of doc/monitoring/alerts.yml: each is provoked, and cleared as its section of
 -- doc/runbook.md says. A host's /metrics are read before, meanwhile and after; Prometheus's own
--- promtool reckons from these figures, up to two hours of each, when the alert fires.
+-- promtool reckons from these figures when the alert fires.
 
 local db = require "spec.support.db"
 local grants = require "nightshift.doctor.grants"
