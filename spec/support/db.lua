@@ -314,7 +314,8 @@ end
 
 -- A fresh database costs the server 26 tables and the next test's end as many drops. So a
 -- database that tests have used is emptied and given out again, if all but its rows is as it
--- was made. These are its files of definitions, its routines, and no session in it.
+-- was made. These are its files of definitions, its routines, and no session in it. A file that
+-- asks a server of its own for many says `server.reuses = true`.
 
 local SESSIONS <const> = "SELECT COUNT(*) FROM information_schema.processlist WHERE db = '%s'"
 local ROUTINES <const> = "SELECT COUNT(*), COALESCE(MAX(modified), 0) FROM mysql.proc WHERE db = '%s'"
@@ -427,7 +428,7 @@ end
 -- @treturn string URL
 -- @treturn string its name
 function Server:fresh()
-  if self ~= db.main then return self:make() end -- one that ends with its test, or file
+  if not self.reuses then return self:make() end -- one that ends with its test, or file
   if not self.blank then self:learn_blank() end
   local place = not db.in_test and debug.traceback() or nil
   if place then self:replace_earlier(place) end
@@ -482,7 +483,10 @@ end
 
 --- The server of the run.
 function db.shared()
-  db.main = db.main or db.server()
+  if not db.main then
+    db.main = db.server()
+    db.main.reuses = true
+  end
   return db.main
 end
 
@@ -522,7 +526,9 @@ end
 --- Removes the servers that the test made; with `every`, those of setup too.
 -- Never the shared one, nor the spare one.
 function db.remove_all(every)
-  if db.main then db.main:put_back(every) end
+  for server in pairs(servers) do
+    if server.reuses then server:put_back(every) end
+  end
   if db.extra and every then empty_spare(db.extra) end
   for server in pairs(servers) do
     if server ~= db.main and server ~= db.extra and (server.of_test or every) then server:remove() end
