@@ -661,13 +661,13 @@ end)
 -- the same end as one that was never cut.
 --
 -- Cut are the ends of what either side said. From the last statement before the COMMIT to the
--- COMMIT's reply they are cut ± 1, too. So is every 31st byte (with NIGHTSHIFT_LONG=1 each).
+-- COMMIT's reply they are cut ± 1, too. So is every 61st byte (with NIGHTSHIFT_LONG=1 each).
 -- With NIGHTSHIFT_CUT=all (make test-cut-all) it is every byte; where time runs slower
 -- (sanitizers, valgrind) only some of them.
 
 local ALL = os.getenv "NIGHTSHIFT_CUT" == "all"
 local EVERY = ALL and 1 or math.ceil(proc.limit(1))
-local INSIDE = os.getenv "NIGHTSHIFT_LONG" and 1 or 31
+local INSIDE = os.getenv "NIGHTSHIFT_LONG" and 1 or 61
 
 -- The state of one job by its name and id, in one statement, so in one view.
 local STATE = [[SELECT
