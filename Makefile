@@ -1,6 +1,6 @@
 # Nightshift: build, test, install. `make help` lists the targets.
 #
-# What is built stands here; how, in mk/flags.mk; all else in the other mk/*.mk. Objects come
+# What is built stands here, and how the compiler is called; all else in mk/*.mk. Objects come
 # from the folders: a new file is built without a word here. Each layer sees the headers of
 # those below it, and of no other: so a forbidden include does not compile.
 
@@ -27,7 +27,55 @@ PARALLEL := $(MAKE) --no-print-directory -j$(shell nproc 2>/dev/null || echo 2)
 .PHONY: all
 all:
 
-include mk/flags.mk
+# ------------------------------------------------- compiler, linker, libraries
+
+WARN   := -Wall -Wextra -Wshadow -Wformat=2 -Wstrict-prototypes \
+          -Wmissing-prototypes -Wconversion -Wvla -Werror=format-security
+# -fcf-protection is x86's; where another compiler sets FORTIFY itself, ours counts.
+HARDEN := -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=3 -fstack-protector-strong \
+          -fstack-clash-protection \
+          $(if $(filter x86_64% i686%,$(shell $(CC) -dumpmachine 2>/dev/null)),-fcf-protection=full)
+PKG    := $(shell command -v pkg-config 2>/dev/null || echo false)
+MARIADB_CFLAGS ?= $(shell $(PKG) --cflags libmariadb 2>/dev/null)
+MARIADB_LIBS   ?= $(shell $(PKG) --libs libmariadb 2>/dev/null)
+LUA_CFLAGS     ?= $(shell $(PKG) --cflags lua5.4 2>/dev/null)
+LUA_LIBS       ?= $(shell $(PKG) --libs lua5.4 2>/dev/null)
+JANSSON_LIBS   ?= $(shell $(PKG) --libs jansson 2>/dev/null)
+UV_LIBS        ?= $(shell $(PKG) --libs libuv 2>/dev/null)
+# For `work --http`; where it is missing the program is built without that.
+MHD_LIBS       ?= $(shell $(PKG) --libs libmicrohttpd 2>/dev/null)
+# For `top`; the same.
+CURSES_LIBS    ?= $(shell $(PKG) --libs ncursesw 2>/dev/null)
+
+# `make DEBUG=1` builds with asserts, tiny first buffers and little optimisation;
+# SAN=address,undefined (or thread) adds sanitizers. Each has its own folder:
+# O=build/asan make SAN=address,undefined
+ifdef DEBUG
+OPT := -Og -g -DNS_DEBUG -fno-omit-frame-pointer
+else
+OPT := -O2 -g
+endif
+ifdef SAN
+OPT := -O1 -g -DNS_DEBUG -fno-omit-frame-pointer -fsanitize=$(SAN) \
+       -fno-sanitize-recover=all
+HARDEN :=
+endif
+
+CPPFLAGS += -D_GNU_SOURCE
+CFLAGS   ?= $(OPT)
+PIC      := -fPIC
+NS_CFLAGS = -std=c11 $(CFLAGS) $(WARN) $(HARDEN) $(PIC) -fvisibility=hidden \
+            -pthread -MMD -MP
+LDFLAGS  += $(if $(SAN),-fsanitize=$(SAN)) -Wl,-z,relro,-z,now,-z,noexecstack -pthread
+
+# `make V=1` shows the commands.
+ifdef V
+SAY := @:
+Q :=
+else
+SAY := @printf '  %-5s %s\n'
+Q := @
+endif
 
 # ----------------------------------------------------------------- layers
 
@@ -46,7 +94,7 @@ $(O)/private/%.o: SEES = -Isrc/include -Isrc/base -Isrc/core -Isrc/private
 $(O)/lua/%.o:  SEES = -Isrc/include -Isrc/base -Isrc/private -Isrc/lua $(LUA_CFLAGS)
 $(O)/host/%.o: SEES = -Isrc/include -Isrc/base -Isrc/core -Isrc/host \
   $(if $(filter $(SPEAKS_LUA),$@),-Isrc/lua $(LUA_CFLAGS))
-SPEAKS_LUA := $(addprefix $(O)/host/,main.o web.o config.o runner.o runners.o schedules.o figures.o screen.o http/library.o \
+SPEAKS_LUA := $(addprefix $(O)/host/,main.o web.o config.o runners.o schedules.o figures.o screen.o http/library.o \
   process/zygote.o worker/%.o)
 # Only the program has these: position independent, but no library; but for what it loads late.
 $(O)/host/%.o: PIC := -fPIE

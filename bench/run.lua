@@ -22,9 +22,10 @@ local QUESTIONS = {
 
 -- The files with several of them; each other one is a file of its own name.
 local FILES = {
-  push = "verbs", claim = "verbs", handles = "verbs", large = "verbs", idle = "footprint", memory = "footprint",
+  push = "work", claim = "work", handles = "work", large = "work", idle = "footprint", memory = "footprint",
   workers = "footprint", capacity = "footprint", work = "work", latency = "work",
   looking = "volume", pages = "volume", volume = "volume", prune = "deletes", purge = "deletes",
+  parked = "waiting", flows = "waiting", limits = "waiting",
 }
 
 local function open(name, s)

@@ -4,7 +4,7 @@
 --     lua5.4 doc/generate.lua man FOLDER VERSION  nightshift(1), and one page for each command
 --     lua5.4 doc/generate.lua completion FOLDER   what bash, zsh and fish read to complete our words
 --     lua5.4 doc/generate.lua reference FOLDER    reference-lua.md and reference-shell.md: all of it
---     lua5.4 doc/generate.lua pictures FOLDER     of doc/pictures/NAME.dot: NAME.svg
+--     lua5.4 doc/generate.lua pictures FOLDER     of doc/pictures/pictures.dot: NAME.svg of each graph
 
 local USAGE = "usage: generate.lua man|completion|reference|pictures FOLDER [VERSION]"
 local what, folder, version = arg[1], assert(arg[2], USAGE), arg[3] or ""
@@ -383,19 +383,29 @@ text { fill: #1f2328; font-family: "DejaVu Sans", Verdana, Arial, sans-serif; }
 }
 ]]
 
---- Without comments and what differs from run to run, with the style, which follows the reader's
--- light or dark scheme. Needs `dot` (Debian: graphviz).
+--- A graph's lines of SVG: without comments and what differs from run to run, with the style, which
+-- follows the reader's light or dark scheme. Needs `dot` (Debian: graphviz).
+local function draw(graph)
+  local description, lines = os.tmpname(), {}
+  local file <close> = assert(io.open(description, "w"))
+  assert(file:write(graph))
+  assert(file:flush())
+  local pipe = assert(io.popen("dot -Tsvg " .. description))
+  for line in pipe:lines() do
+    local is_left_out = line:find "^<!%-%-" or line:find "^ %-%->" or line:find "^ Pages" or line:find "^<title>"
+    if not is_left_out then lines[#lines + 1] = line end
+    if line:find "^ viewBox=" then lines[#lines + 1] = "<style>\n" .. STYLE .. "</style>" end
+  end
+  assert(pipe:close(), "dot has failed")
+  os.remove(description)
+  return lines
+end
+
 function makers.pictures()
-  for path in io.popen "ls doc/pictures/*.dot":lines() do
-    local pipe, lines = assert(io.popen("dot -Tsvg " .. path)), {}
-    for line in pipe:lines() do
-      local is_left_out = line:find "^<!%-%-" or line:find "^ %-%->" or line:find "^ Pages" or line:find "^<title>"
-      if not is_left_out then lines[#lines + 1] = line end
-      if line:find "^ viewBox=" then lines[#lines + 1] = "<style>\n" .. STYLE .. "</style>" end
-    end
-    assert(pipe:close(), "dot has failed: " .. path)
-    local file <close> = assert(io.open(("%s/%s.svg"):format(folder, path:match "([^/]*)%.dot$"), "w"))
-    assert(file:write(table.concat(lines, "\n"), "\n"))
+  local file <close> = assert(io.open "doc/pictures/pictures.dot")
+  for name, body in file:read("a"):gmatch "digraph (%l+) (%b{})" do
+    local picture <close> = assert(io.open(("%s/%s.svg"):format(folder, name), "w"))
+    assert(picture:write(table.concat(draw("digraph " .. name .. " " .. body), "\n"), "\n"))
   end
 end
 

@@ -1,5 +1,5 @@
--- Designs of queues in a database: a queue of commands, a controller that starts one process per
--- job, a migration by workers on many machines, and a job manager.
+-- Designs of queues in a database. A queue of commands, and a controller that starts one process
+-- per job. A migration by workers on many machines, and a job manager.
 
 local crew = require "spec.support.crew"
 local designs = require "spec.support.designs"

@@ -2,8 +2,8 @@
 -- made NIGHTSHIFT_ROUNDS times under load. Then what was acknowledged has run once, limits and
 -- locks have held, and all nodes have the same rows.
 -- The cluster is on this machine. Clients use unix sockets; the nodes use TCP ports of 127.0.0.1
--- among themselves, which were free a moment before. The programs that work on it while nodes are
--- broken append what they do to a file of their own, as the handlers of its hosts do.
+-- among themselves, which were free a moment before. Programs work on it while nodes are
+-- broken. Each appends what it does to a file, as the handlers of its hosts do.
 
 local db = require "spec.support.db"
 local fork = require "spec.support.crew".fork

@@ -2,14 +2,13 @@
 -- they tick: cron expressions, time zones and their changes, ticks that were missed.
 -- Hosts that push the jobs of ticks: each once, whatever dies, and by the clock of the server.
 
+local calendar = require "nightshift.schedule.calendar"
 local core = require "nightshift.core"
-local cron = require "nightshift.schedule.cron"
-local definition = require "nightshift.schedule.definition"
 local host = require "spec.support.host"
 local nightshift = require "nightshift"
 local proc = require "spec.support.proc"
 local runner = require "nightshift.schedule.runner"
-local zone = require "nightshift.schedule.zone"
+local schedule = require "nightshift.schedule"
 
 describe("db:schedule", function()
   local url, handle
@@ -123,9 +122,9 @@ describe("db:schedule", function()
   it("resume on a machine without the zone says so, and changes nothing", function()
     assert(handle:schedule(daily()))
     assert(handle:schedule_pause "report")
-    local open = zone.open
-    local _ <close> = setmetatable({}, { __close = function() zone.open = open end }) -- luacheck: ignore
-    zone.open = function() return nil, "there is no time zone", "INVALID" end -- luacheck: ignore
+    local open = calendar.zone
+    local _ <close> = setmetatable({}, { __close = function() calendar.zone = open end }) -- luacheck: ignore
+    calendar.zone = function() return nil, "there is no time zone", "INVALID" end -- luacheck: ignore
     assert.same({ nil, "there is no time zone", "INVALID" }, { handle:schedule_resume "report" })
     assert.is_true(handle:schedules()[1].paused)
   end)
@@ -249,16 +248,16 @@ end)
 -- The instant of a UTC text.
 local function instant(text)
   local y, m, d, h, min, s = text:match "(%d+)-(%d+)-(%d+) (%d+):(%d+):?(%d*)"
-  local day = zone.days(math.tointeger(y), math.tointeger(m), math.tointeger(d))
+  local day = calendar.days(math.tointeger(y), math.tointeger(m), math.tointeger(d))
   return math.tointeger(day * 86400 + h * 3600 + min * 60 + (tonumber(s) or 0))
 end
 
 -- The next ticks as local texts with their offsets, "03-29 03:00 +2".
 local function coming(expression, name, from, n)
-  local where, list = assert(zone.open(name)), {}
-  local t, parsed = instant(from), assert(cron.parse(expression))
+  local where, list = assert(calendar.zone(name)), {}
+  local t, parsed = instant(from), assert(calendar.parse(expression))
   for i = 1, n do
-    t = cron.next(parsed, t, where)
+    t = calendar.next(parsed, t, where)
     if not t then break end
     local offset = where:span(t).offset
     list[i] = os.date("!%m-%d %H:%M", t + offset) .. (" %+g"):format(offset / 3600)
@@ -306,7 +305,7 @@ describe("cron:", function()
   it("offsets are those of the system", function()
     for _, name in ipairs { "Europe/Vienna", "America/New_York", "Australia/Lord_Howe", "Asia/Kolkata", "UTC",
       "America/Santiago", "Africa/Casablanca", "Pacific/Chatham", "Europe/Dublin" } do
-      local where, times, t = assert(zone.open(name)), {}, 0
+      local where, times, t = assert(calendar.zone(name)), {}, 0
       for i = 1, 60 do
         t = t + 47 * 86400 + 5 * 3600 + i
         times[i] = t + 1000000000
@@ -332,9 +331,9 @@ describe("cron:", function()
   end)
 
   it("has seconds in front, where there are six", function()
-    local parsed, where = assert(cron.parse "*/20 * * * * *"), zone.open "UTC"
-    assert.equal(instant "2026-11-26 00:00:20", cron.next(parsed, instant "2026-11-26 00:00", where))
-    assert.equal(instant "2026-11-26 00:00:40", cron.next(parsed, instant "2026-11-26 00:00:20" + 0.5, where))
+    local parsed, where = assert(calendar.parse "*/20 * * * * *"), calendar.zone "UTC"
+    assert.equal(instant "2026-11-26 00:00:20", calendar.next(parsed, instant "2026-11-26 00:00", where))
+    assert.equal(instant "2026-11-26 00:00:40", calendar.next(parsed, instant "2026-11-26 00:00:20" + 0.5, where))
   end)
 
   it("either day will do where both are given", function()
@@ -354,13 +353,13 @@ describe("cron:", function()
       ["-1 * * * *"] = "'-1' is no minute",
       ["1- * * * *"] = "'1-' is no minute",
     } do
-      local parsed, why, code = cron.parse(expression)
+      local parsed, why, code = calendar.parse(expression)
       assert.is_nil(parsed, expression)
       assert.matches(message, why, 1, true)
       assert.equal("INVALID", code)
     end
     for _, name in ipairs { "Europe/Wien", "../../etc/passwd", "/etc/passwd", "", "Europe", "posixrules\0x" } do
-      local where, why, code = zone.open(name)
+      local where, why, code = calendar.zone(name)
       assert.is_nil(where, name)
       assert.matches("no time zone", why)
       assert.equal("INVALID", code)
@@ -371,7 +370,7 @@ end)
 describe("ticks that are due:", function()
   local function due(def, first, now)
     local list = {}
-    for i, t in ipairs(definition.due(def, instant(first) * 1000000, instant(now) * 1000000)) do
+    for i, t in ipairs(schedule.due(def, instant(first) * 1000000, instant(now) * 1000000)) do
       list[i] = os.date("!%m-%d %H:%M", t // 1000000)
     end
     return list
@@ -415,8 +414,8 @@ describe("ticks that are due:", function()
   it("every goes on from its tick, whenever that was pushed", function()
     local ten = def { every = 600000000 }
     local first = instant "2026-11-26 03:00" * 1000000
-    assert.equal(first + 600000000, definition.next(ten, first + 7, first))
-    assert.equal(first + 1200000000, definition.next(ten, first + 600000000, first))
+    assert.equal(first + 600000000, schedule.next(ten, first + 7, first))
+    assert.equal(first + 1200000000, schedule.next(ten, first + 600000000, first))
   end)
 end)
 
@@ -871,16 +870,16 @@ describe("the runner of schedules:", function()
     assert(handle:schedule { name = "t", cron = "* * * * *", zone = "Europe/Vienna", push = { "x" } })
     handle:execute "UPDATE nightshift_schedule SET next_at = 1"
     local function lacked() return handle:execute "SELECT lacked_by FROM nightshift_schedule"[1].lacked_by end
-    local open = zone.open
-    local _ <close> = setmetatable({}, { __close = function() zone.open = open end }) -- luacheck: ignore
-    zone.open = function(name) -- luacheck: ignore
+    local open = calendar.zone
+    local _ <close> = setmetatable({}, { __close = function() calendar.zone = open end }) -- luacheck: ignore
+    calendar.zone = function(name) -- luacheck: ignore
       if name == "UTC" then return open(name) end
       return nil, "there is no time zone", "INVALID"
     end
     run({}, 0, function()
       assert.is_string(lacked())
       assert.is_nil(handle:schedules()[1].last)
-      zone.open = open -- luacheck: ignore
+      calendar.zone = open -- luacheck: ignore
     end, function() end)
     assert.same({ "schedule.no_zone t" }, logged)
     assert.is_nil(lacked())
@@ -890,9 +889,9 @@ describe("the runner of schedules:", function()
   it("memory that runs out is no fault of a schedule", function()
     assert(handle:schedule { name = "t", every = 60, push = { "x" } })
     handle:execute "UPDATE nightshift_schedule SET next_at = 1"
-    local due = definition.due
-    definition.due = function() -- luacheck: ignore
-      definition.due = due
+    local due = schedule.due
+    schedule.due = function() -- luacheck: ignore
+      schedule.due = due
       error("not enough memory", 0)
     end
     run({}, 0, function() end)

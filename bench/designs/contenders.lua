@@ -5,9 +5,9 @@
 --- their own (bench/designs/strategies.c); for "host" they belong to one `nightshift work`.
 local designs = require "spec.support.designs"
 local nightshift = require "nightshift"
-local processes = require("bench.lib.programs").processes
 local stage = require "bench.lib.stage"
-local tables = require("bench.lib.programs").tables
+
+local processes, tables = stage.processes, stage.tables
 
 local contenders = {}
 

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base.h"
 #include "bench.h"
-#include "clock.h"
 #include "crew.h"
 #include "nightshift_host.h"
 

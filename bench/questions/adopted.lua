@@ -8,7 +8,7 @@
 if ... == "bench/questions/adopted.lua" then return { migrate = function() end } end
 
 local nightshift = require "nightshift"
-local processes = require("bench.lib.programs").processes
+local processes = require("bench.lib.stage").processes
 
 local NAME, PROGRAMS, MS = "migration_task", 50, 1
 local PLAIN, LARGE = 100, 65536 -- bytes

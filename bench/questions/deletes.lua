@@ -11,8 +11,8 @@
 --   host           jobs trickle through an idle host, from the push to the verdict
 -- Before the last two, as many jobs have been worked off while purge was blocked.
 local nightshift = require "nightshift"
-local processes = require("bench.lib.programs").processes
-local tables = require("bench.lib.programs").tables
+local processes = require("bench.lib.stage").processes
+local tables = require("bench.lib.stage").tables
 
 -- The handlers for `nightshift work`: one does nothing, one comes back as often as its payload
 -- says.

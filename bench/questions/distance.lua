@@ -8,8 +8,8 @@
 -- workers each.
 local core = require "nightshift.core"
 local nightshift = require "nightshift"
-local processes = require("bench.lib.programs").processes
-local tables = require("bench.lib.programs").tables
+local processes = require("bench.lib.stage").processes
+local tables = require("bench.lib.stage").tables
 
 local handlers = {
   start = function() return nightshift.clock() end,

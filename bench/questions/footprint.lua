@@ -6,8 +6,8 @@
 --   lua5.4 bench/questions/footprint.lua URL BUILD memory|workers|capacity [SCALE]
 local core = require "nightshift.core"
 local nightshift = require "nightshift"
-local processes = require("bench.lib.programs").processes
-local tables = require("bench.lib.programs").tables
+local processes = require("bench.lib.stage").processes
+local tables = require("bench.lib.stage").tables
 
 -- The handlers for `nightshift work`.
 local handlers = {

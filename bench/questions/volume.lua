@@ -5,7 +5,7 @@
 -- "pages" does not fill a database that has been filled before. It asks for addresses with TEXT.
 local nightshift = require "nightshift"
 local designs = require "spec.support.designs"
-local processes = require("bench.lib.programs").processes
+local processes = require("bench.lib.stage").processes
 local report = require "bench.lib.report"
 
 local questions = {}

@@ -99,7 +99,7 @@ local function changes(change, again)
 end
 
 --- The conditions of a filter, and what a verb on its jobs is to do.
----@param given table checked by many.read
+---@param given table checked by filter.read
 ---@return string
 function audit.filter(given)
   local words = {}

@@ -18,12 +18,12 @@ local transaction = require "nightshift.transaction"
 local later, raise = options.later, options.raise
 
 local flow = later(function() return require "nightshift.flow" end)
-local hosts = later(function() return require "nightshift.report.hosts" end)
+local hosts = later(function() return require "nightshift.hosts" end)
 local report = later(function() return require "nightshift.report" end)
-local retention = later(function() return require "nightshift.retention" end)
+local ended = later(function() return require "nightshift.ended" end)
 local scale = later(function() return require "nightshift.report.scale" end)
 local schedule = later(function() return require "nightshift.schedule" end)
-local series = later(function() return require "nightshift.report.series" end)
+local figures = later(function() return require "nightshift.report.figures" end)
 local source = later(function() return require "nightshift.source.table" end)
 
 local db = {}
@@ -220,7 +220,7 @@ local SERIES = {
   end,
 }
 
---- What has happened in the last hour, day or week, in buckets: see report/series.lua.
+--- What has happened in the last hour, day or week, in buckets: see report/figures.lua.
 ---@param opts {span: number|string|nil, queue: string?}? span: "1h", "1d" or "7d"; nil: an hour
 ---@return nightshift.Bucket[]|nil
 ---@return string? message
@@ -229,7 +229,7 @@ function methods:series(opts)
   live(self, "series")
   local given, message, code = options.read("series", opts, SERIES)
   if not given then return nil, message, code end
-  return series()(self, given.span or HOUR, given.queue)
+  return figures().series(self, given.span or HOUR, given.queue)
 end
 
 --- Pushes a tree of jobs in one transaction: see flow.lua.
@@ -332,8 +332,8 @@ function methods:prune(opts)
     local part <close> = audit.begin(handle, "prune", "with all below it", given.tree)
     return part.action.handle:prune_tree(given.tree)
   end
-  return options.values(retention().prune(handle, given.done or retention().BY_RULE,
-    given.dead or retention().BY_RULE))
+  return options.values(ended().prune(handle, given.done or ended().BY_RULE,
+    given.dead or ended().BY_RULE))
 end
 
 --- How long ended jobs of a queue are kept, and how many; all hosts delete what is more. {done =,
@@ -351,9 +351,9 @@ function methods:retain(name, rules)
     if not ok then return nil, message, code end
   end
   if type(rules) ~= "table" then raise("retain: the rules must be a table, got %s", type(rules)) end
-  local given, message, code = options.read("retain", rules, retention().RULES)
+  local given, message, code = options.read("retain", rules, ended().RULES)
   if not given then return nil, message, code end
-  return options.values(retention().set(handle, name, given))
+  return options.values(ended().retain(handle, name, given))
 end
 
 --- The rules: of all queues first, then of queues that have one of their own. {queue =, done = {age
@@ -361,7 +361,7 @@ end
 ---@return table[]|nil
 ---@return string? message
 ---@return string? code
-function methods:retention() return retention().list(live(self, "retention")) end
+function methods:retention() return ended().rules(live(self, "retention")) end
 
 --- Actions of people, the newest first: {id =, at =, verb =, what =, job =, jobs =, account =,
 -- host =, pid =, via =}. `jobs`: how many the action has changed; `via`: "shell", "lua", "page",

@@ -8,10 +8,10 @@
 
 local background = require "nightshift.background"
 local core = require "nightshift.core"
-local definition = require "nightshift.schedule.definition"
 local job = require "nightshift.job"
 local options = require "nightshift.options"
-local versions = require "nightshift.versions"
+local schedules = require "nightshift.schedule"
+local versions = require("nightshift.hosts").versions
 
 local handlers = {}
 
@@ -104,7 +104,7 @@ local LIMITS = { timeout = options.PUSH.timeout, max_attempts = options.COUNT, m
 local FIELDS = { run = true, memory = true, queue = true, check = true, around = true, backoff = true,
   on_dead = true, on_dead_queue = true, batch = true, within = true }
 for field in pairs(LIMITS) do FIELDS[field] = true end
-for field in pairs(definition.FIELDS) do FIELDS[field] = true end
+for field in pairs(schedules.FIELDS) do FIELDS[field] = true end
 
 -- Bytes of a schedule that a file declares.
 local MAX_SCHEDULE = 30000
@@ -283,7 +283,7 @@ end
 
 --- Adds a handler's declarations; gives the fault, if there is one.
 local function add_schedule(set, name, handler, limits)
-  local def, wrong = definition.declared(name, handler, limits)
+  local def, wrong = schedules.declared(name, handler, limits)
   if not def then return wrong end
   local text, message = core.encode({ name = name, schedule = def }, nil, "schedule")
   if not text then return message end

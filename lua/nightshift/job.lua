@@ -7,8 +7,8 @@
 -- handler the raise is the failure's message, while a returned nil would read as "done".
 
 local core = require "nightshift.core"
+local ended = require "nightshift.ended"
 local options = require "nightshift.options"
-local results = require "nightshift.results"
 local scope = require("nightshift.failure").scope
 local units = require "nightshift.units"
 
@@ -49,7 +49,7 @@ local lazy = {}
 function lazy.after(self)
   if not self._follows then return {} end
   local rows, message = self._backend.ask("edge_after", self.id)
-  return rows and results.ids(rows) or error("job.after: " .. message, 0)
+  return rows and ended.ids(rows) or error("job.after: " .. message, 0)
 end
 
 function lazy.tags(self)
@@ -61,7 +61,7 @@ function lazy.tags(self)
   return list
 end
 
-function lazy.results(self) return results.of(self.id, self.after, self._backend.ask) end
+function lazy.results(self) return ended.of(self.id, self.after, self._backend.ask) end
 
 function meta.__index(self, key)
   local value = methods[key]
@@ -326,7 +326,7 @@ function methods:wait(opts)
     return settle(self, { kind = "wait", signal = given.signal, delay = given.deadline, state = given.state })
   elseif given.deadline then
     raise "wait: 'deadline' is for a signal"
-  elseif not (self._settled or self._children or self._unspawned) and results.children(self.results) == 0 then
+  elseif not (self._settled or self._children or self._unspawned) and ended.children(self.results) == 0 then
     raise("wait: job %d has no children; spawn some first, or name a signal", self.id)
   end
   return settle(self, { kind = "wait", go_on = given.on_fail == "continue" and 1 or 0, state = given.state })

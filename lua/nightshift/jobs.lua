@@ -3,15 +3,15 @@
 -- The handle's type begins here; db.lua adds its other verbs and makes handles.
 
 local core = require "nightshift.core"
+local ended = require "nightshift.ended"
 local options = require "nightshift.options"
-local results = require "nightshift.results"
 local units = require "nightshift.units"
 
 local later, raise = options.later, options.raise
 
 local change = later(function() return require "nightshift.change" end)
-local many = later(function() return require "nightshift.many" end)
-local reading = later(function() return require "nightshift.report.tree" end)
+local filters = later(function() return require "nightshift.filter" end)
+local reading = later(function() return require "nightshift.report.jobs" end)
 local report = later(function() return require "nightshift.report" end)
 local why = later(function() return require "nightshift.report.why" end)
 
@@ -53,7 +53,7 @@ function methods:job(id)
   info._follows = nil
   rows, message, code = self._handle:execute("@admin_after", info.id, info.id)
   if not rows then return nil, message, code end
-  info.after = #rows > 0 and results.ids(rows) or nil
+  info.after = #rows > 0 and ended.ids(rows) or nil
   return info
 end
 
@@ -109,9 +109,9 @@ end
 local function on_filter(self, verb, given, extra)
   local handle = live(self, verb)
   options.no_more(verb, "a filter, which has all options", extra)
-  local checked, message, code = many().read(verb, given)
+  local checked, message, code = filters().read(verb, given)
   if not checked then return nil, message, code end
-  return many().run(handle, verb, checked)
+  return filters().run(handle, verb, checked)
 end
 
 --- Ends a live job; a running one is told, stopped when it does not listen, and
@@ -187,10 +187,10 @@ local function update_many(self, given, what, opts)
     if key ~= "rate" and key ~= "retry" then raise("update: unknown option '%s'; it takes rate and retry", key) end
     all[key] = value
   end
-  local checked, message, code = many().read("update", all)
+  local checked, message, code = filters().read("update", all)
   if not checked then return nil, message, code end
   checked.change = what
-  return many().run(self._handle, "update", checked)
+  return filters().run(self._handle, "update", checked)
 end
 
 --- The job as a change looks at it, and whether it has ended.
@@ -210,12 +210,12 @@ end
 local function update_made(handle, id, values, make)
   local text, run
   while true do
-    local row, ended, code = looked_at(handle, id)
-    if not row then return nil, ended, code end
+    local row, has_ended, code = looked_at(handle, id)
+    if not row then return nil, has_ended, code end
     local same = row.payload == text and row.run == run
     text, run = row.payload, row.run
     local ok, message, holder
-    ok, message, code, holder = change().write(handle, values, make, row, ended)
+    ok, message, code, holder = change().write(handle, values, make, row, has_ended)
     if ok ~= nil then return true end
     if code ~= "STATE" or same then return nil, message, code, holder end
   end
@@ -259,7 +259,7 @@ function methods:wait(id, wait)
   local whole = check_id("wait", id)
   local us, message = options.duration(wait, "wait: the time")
   if not us then return nil, message, "INVALID" end
-  local ends, problem, code = results.wait(handle, { whole }, us)
+  local ends, problem, code = ended.wait(handle, { whole }, us)
   if not ends then return nil, problem, code end
   return ends[1].outcome, ends[1].result, ends[1].error or ends[1].reason
 end
@@ -280,7 +280,7 @@ function methods:wait_all(ids, wait)
   for i, id in ipairs(ids) do list[i] = check_id("wait_all", id) end
   local us, message = options.duration(wait, "wait_all: the time")
   if not us then return nil, message, "INVALID" end
-  return options.values(results.wait(handle, list, us))
+  return options.values(ended.wait(handle, list, us))
 end
 
 --- Makes a scheduled job ready now. `tree`: all at or below it; gives how many.
@@ -335,7 +335,7 @@ function methods:children(id)
   if not counts then return nil, message, code end
   if counts.total == 0 then
     local found
-    found, message, code = reading().job(handle, whole)
+    found, message, code = reading().node(handle, whole)
     if not found then return nil, message, code end
   end
   return counts

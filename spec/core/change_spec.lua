@@ -729,15 +729,14 @@ describe("the audit", function()
   end)
 
   it("gives each of two verbs that take turns on a handle its own row", function()
-    local many = require "nightshift.many"
     local list, threads = {}, {}
     for k, queue in ipairs { "first", "second" } do
       for i = 1, 600 do list[i] = { "n", i } end
       assert(handle:queue(queue):push_many(list))
       threads[k] = coroutine.create(function()
-        local checked = assert(many.read("cancel", { queue = queue }))
+        local checked = assert(filter.read("cancel", { queue = queue }))
         checked.told = function() coroutine.yield() end
-        assert(many.run(handle._handle, "cancel", checked))
+        assert(filter.run(handle._handle, "cancel", checked))
       end)
     end
     local id = later()
@@ -1098,12 +1097,12 @@ describe("a filter", function()
   it("is asked again under the locks", function()
     local core = handle._handle
     local ids = { assert(q:push("a", 1)), assert(q:push("b", 2)), assert(q:push("a", 3, { delay = 60 })) }
-    local wanted = assert(filter.bind(core, { queue = "q", name = "a" }))
+    local wanted, claims = assert(filter.bind(core, { queue = "q", name = "a" })), filter.claims(ids[1], ids[3])
     assert(handle:pause(ids[2]))
-    assert.same({ 1, 0 }, { core:many("cancel", ids, 0, nil, 0, 0, "ready", wanted) })
+    assert.same({ 1, 0 }, { core:many("cancel", ids, 0, nil, 0, 0, "ready", wanted, claims) })
     assert.same({ "cancelled", "waiting", "scheduled" }, { state(ids[1]), state(ids[2]), state(ids[3]) })
     assert.equal(1, handle:resume(ids[2])) -- its pause is there still
-    assert.same({ 0, 0 }, { core:many("retry", { ids[1] }, 0, nil, 0, 0, "dead", wanted) })
+    assert.same({ 0, 0 }, { core:many("retry", { ids[1] }, 0, nil, 0, 0, "dead", wanted, claims) })
     assert.equal("cancelled", state(ids[1]))
   end)
 end)

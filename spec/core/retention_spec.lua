@@ -9,7 +9,7 @@ local host = require "spec.support.host"
 local lab = require "spec.support.db".lab
 local nightshift = require "nightshift"
 local nst = require "nst"
-local plans = require "nightshift.doctor.plans"
+local plans = require "nightshift.doctor.tables"
 local proc = require "spec.support.proc"
 
 describe("retention:", function()

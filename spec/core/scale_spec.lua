@@ -524,7 +524,7 @@ end)
 -- Each look at the head of the scheduled jobs began at the table's start. While purge was held
 -- up, by a backup say, it read every row that had ever been promoted. A job that had polled
 -- 6,000 times cost 2.6 times as much as at first. It begins behind what was promoted now
--- (bench/questions/parked.lua has the figures, with "hold"), and what commits behind that is
+-- (bench/questions/waiting.lua has the figures, with "hold"), and what commits behind that is
 -- found.
 describe("the scheduled jobs", function()
   local url, handle, q

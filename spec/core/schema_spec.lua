@@ -5,7 +5,7 @@ local core = require "nightshift.core"
 local db = require "spec.support.db"
 local filter = require "nightshift.filter"
 local nightshift = require "nightshift"
-local plans = require "nightshift.doctor.plans"
+local plans = require "nightshift.doctor.tables"
 local proc = require "spec.support.proc"
 
 -- The schema: made once, checked at connect, and impossible states refused.
@@ -651,10 +651,10 @@ describe("the plan of", function()
   for _, given in ipairs { true, false } do
     local with = given and " with a filter" or ""
 
-    it("filter_live, filter_near, filter_ended and the verbs on many read jobs one key at a time" .. with, function()
+    it("filter_live, filter_ended and the verbs on many read jobs one key at a time" .. with, function()
       local null = nightshift.null
-      for name, before in pairs { filter_live = { "[100,101]", null, null },
-        filter_near = { "[100,101]", 100, 101, CLAIMS, null, null }, filter_ended = { "[100,101]", null, null },
+      for name, before in pairs { filter_live = { "[100,101]", 100, 101, CLAIMS, null, null },
+        filter_ended = { "[100,101]", null, null },
         admin_many_past = { "[100,101]", null, null },
         admin_many_move = { "[100,101]", 1, 1, null, null } } do
         local plan = explain(plans.question(name), table.unpack(filtered(before, given, {})))
@@ -695,8 +695,35 @@ describe("the plan of", function()
       assert.is_nil(row.Extra:find "filesort", name)
       if found[4] then assert.is_truthy(row.Extra:find "Using index", name) end
     end
-    local lanes = explain(plans.question "filter_lanes").nightshift_ready
-    assert.is_truthy(lanes.Extra:find "Using index for group%-by", lanes.Extra)
+    local claims = explain(plans.question "filter_running", 0, last, 10)
+    assert.same({ "PRIMARY", "range", "eq_ref" }, { claims.nightshift_lease.key, claims.nightshift_lease.type,
+      claims.j.type })
+  end)
+
+  -- A GROUP BY of lanes read a row or two of each, until its session had changed a row of ready. From
+  -- then on it read all of them.
+  it("the lanes of ready are found one by one, in a session that has changed a row of it, too", function()
+    assert(handle:execute [[INSERT INTO nightshift_ready (queue_id, rank, ready_at, job_id, run)
+      SELECT 900 + seq MOD 2, 155 + seq MOD 3, seq, 100000 + seq, 1 FROM seq_1_to_3000]])
+    assert(handle:execute "UPDATE nightshift_ready SET alone = TRUE WHERE queue_id = 900 LIMIT 1")
+    local lane = explain(plans.question "filter_lane", 900, 900, 155).nightshift_ready
+    assert.same({ "PRIMARY", "range" }, { lane.key, lane.type })
+    assert.is_nil(lane.Extra:find "filesort")
+    local function read()
+      local sum = 0
+      for _, row in ipairs(assert(handle:execute "SHOW SESSION STATUS LIKE 'Handler_read%'")) do
+        sum = sum + tonumber(row.Value)
+      end
+      return sum
+    end
+    for name, params in pairs { filter_lane = { 900, 900, 155 }, report_counts_lanes = { "[900,901,902]" } } do
+      local before = read()
+      local rows = assert(handle:execute("@" .. name, table.unpack(params)))
+      assert.is_true(read() - before < 50, ("%s: %d rows"):format(name, read() - before))
+      assert.same(name == "filter_lane" and { queue_id = 900, rank = 156 } or { queue_id = 900, n = 0, oldest = 2 },
+        rows[1])
+    end
+    assert(handle:execute "DELETE FROM nightshift_ready WHERE queue_id IN (900, 901)")
   end)
 
   it("where a listing of one outcome goes on is read from an index alone", function()

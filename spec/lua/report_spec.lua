@@ -763,7 +763,8 @@ describe("series:", function()
     local none, message, code = db:series { span = "2h" }
     assert.same({ nil, "series: span must be an hour, a day or 7 days", "INVALID" }, { none, message, code })
     assert.error_matches(function() db:series { spam = "1h" } end, "unknown option 'spam'; did you mean 'span'")
-    assert.error_matches(function() require "nightshift.report.series"(db, 60) end, "the span is 3600, 86400 or")
+    local figures = require "nightshift.report.figures"
+    assert.error_matches(function() figures.series(db, 60) end, "the span is 3600, 86400 or")
   end)
 end)
 

@@ -130,7 +130,7 @@ local function on_many(verb, arrange)
   return { arrange = arrange, run = function(h, id)
     local null = core.null
     return h:many(verb, { id }, 1, "why", 0, 0, null, { null, null, "n", "n", null, null, null, null, null, null, null,
-      null, null, null, null, null, null })
+      null, null, null, null, null, null }, ".")
   end }
 end
 

@@ -481,8 +481,8 @@ local function is_alive(server)
   return true
 end
 
---- A server for tests that stop, kill or freeze it: one for the whole run, because each one that is
--- made takes the processor for half a second. It runs when it is given out. What a test sets for
+--- A server for tests that stop, kill or freeze it. There is one for the whole run, because to make
+-- one takes the processor for half a second. It runs when it is given out. What a test sets for
 -- all sessions it puts back.
 function db.spare()
   if not db.extra then

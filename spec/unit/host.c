@@ -12,14 +12,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "claim/inner.h"
-#include "clock.h"
+#include "base.h"
+#include "claim/claim.h"
 #include "dispatcher/dispatcher.h"
 #include "handle.h"
 #include "host.h"
 #include "ipc/ipc.h"
-#include "log.h"
-#include "pool/process.h"
+#include "pool/pool.h"
 
 #define CHECK(x)                                                              \
   do                                                                          \

@@ -1,4 +1,4 @@
--- The jobs that a verb on many is to be done to (lua/nightshift/many.lua). A walk goes through one
+-- The jobs that a verb on many is to be done to (lua/nightshift/filter.lua). A walk goes through one
 -- key in its order, a page at a time. Then it asks which jobs of the page the filter holds for.
 -- Nothing here writes and nothing locks: every statement is a plain consistent read. Sorted by
 -- name.
@@ -33,31 +33,23 @@ WHERE (? IS NULL OR f.outcome = ?) AND {filter_ended}
 -- Live jobs. Params: id to begin behind, the last id, rows. Index: job PRIMARY, a range.
 SELECT id FROM nightshift_job WHERE id > ? AND id <= ? ORDER BY id LIMIT ?
 
--- name: filter_lanes
--- The lanes that have rows. Index: ready PRIMARY, a row or two of each lane.
-SELECT queue_id, rank FROM (
-  SELECT queue_id, rank, MIN(ready_at) AS first
-  FROM nightshift_ready FORCE INDEX FOR GROUP BY (PRIMARY)
-  GROUP BY queue_id, rank) l
-WHERE l.first < {end}
+-- name: filter_lane
+-- The next lane that has rows. Params: queue twice and rank to begin behind. Index: ready PRIMARY, a
+-- range, its first row.
+SELECT queue_id, `rank` FROM nightshift_ready FORCE INDEX (PRIMARY)
+WHERE (queue_id > ? OR queue_id = ? AND `rank` > ?) AND ready_at < {end}
+ORDER BY queue_id, `rank`, ready_at, job_id LIMIT 1
 
 -- name: filter_last
--- Up to where walks go: the newest live job, the last scheduled one; and the time. Index: PRIMARY
--- of job and of scheduled, the last row.
+-- Up to where walks go: the newest live job, the last scheduled one, the newest lease; and the time.
+-- Index: PRIMARY of job, of scheduled and of lease, the last row.
 SELECT COALESCE((SELECT MAX(id) FROM nightshift_job), 0) AS id,
-  COALESCE((SELECT MAX(run_at) FROM nightshift_scheduled), 0) AS run_at, {now} AS now
+  COALESCE((SELECT MAX(run_at) FROM nightshift_scheduled), 0) AS run_at,
+  COALESCE((SELECT MAX(id) FROM nightshift_lease), 0) AS lease, {now} AS now
 
 -- name: filter_live
--- Params: [id,…], state or NULL twice, filter. Index: job PRIMARY, one row at a time; all leases,
--- once.
-SELECT STRAIGHT_JOIN j.id FROM JSON_TABLE(?, {ids}) v
-JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id
-LEFT JOIN {claims}
-WHERE (? IS NULL OR {state} = ?) AND {filter_live}
-
--- name: filter_near
--- As filter_live, and unfolds only leases that may have some of the jobs. Params: [id,…], those of
--- claims_if, state or NULL twice, filter. Index: job PRIMARY, one row at a time; all leases, once.
+-- Params: [id,…], those of claims_if, state or NULL twice, filter. Index: job PRIMARY, one row at a
+-- time; all leases, once.
 SELECT STRAIGHT_JOIN j.id FROM JSON_TABLE(?, {ids}) v
 JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id
 LEFT JOIN {claims_if}
@@ -79,9 +71,13 @@ WHERE queue_id = ? AND rank = ? AND ready_at >= ? AND (ready_at > ? OR job_id > 
 ORDER BY ready_at, job_id LIMIT ?
 
 -- name: filter_running
--- Claimed jobs. Params: limit. Index: all leases, once, or as far as there are so many.
-SELECT DISTINCT c.id
-FROM (SELECT t.id FROM nightshift_lease l, JSON_TABLE(l.jobs, {tokens}) t LIMIT ?) c
+-- Claimed jobs of so many leases; NULL in place of jobs that have gone on. Params: lease to begin
+-- behind, the last lease, leases. Index: lease PRIMARY, a range; job PRIMARY, one row at a time.
+SELECT STRAIGHT_JOIN l.id AS lease, j.id
+FROM (SELECT id, jobs FROM nightshift_lease FORCE INDEX (PRIMARY)
+      WHERE id > ? AND id <= ? ORDER BY id LIMIT ?) l
+JOIN JSON_TABLE(l.jobs, {tokens}) t
+LEFT JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = t.id AND j.run = t.run
 
 -- name: filter_scheduled
 -- Params: µs twice and job to begin behind, the last µs, rows. Index: scheduled PRIMARY, a range.

@@ -10,7 +10,7 @@
 ** no callback. Invariant: a callback that may interrupt is asked at least ten times a second
 ** during a wait, and also between short waits in a row.
 */
-#include "clock.h"
+#include "base.h"
 
 #include <errno.h>
 #include <poll.h>

@@ -7,7 +7,7 @@
 ** escaped value has that byte. Its socket is opened for each write. So no process that is
 ** forked inherits it, and a journal that was started anew gets the next line.
 */
-#include "log.h"
+#include "base.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -22,9 +22,6 @@
 #include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
-
-#include "clock.h"
-#include "err.h"
 
 #define UNIT_MAX 200 /* bytes of a value that is a field of the journal's */
 #define KEPT_BACK 16                 /* bytes for "…", closing quote, brace, newline */

@@ -5,15 +5,12 @@
 ** blocks in write with nothing locked. At the end it may still be blocked there, so it touches
 ** static memory only.
 */
-#include "log.h"
+#include "base.h"
 
 #include <pthread.h>
 #include <signal.h>
 #include <string.h>
 #include <time.h>
-
-#include "clock.h"
-#include "err.h"
 
 #define SPOOL_SIZE ((size_t)1 << 20) /* bytes of lines that wait */
 

@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "clock.h"
+#include "base.h"
 #include "db/db.h"
 
 #define CLOSE_MAX (3 * NS_SECOND)
@@ -23,7 +23,6 @@ static const ns_hooks *const parts[] = {
     &ns_push_hooks,          &ns_finish_hooks,         &ns_settle_hooks,
     &ns_holder_hooks,        &ns_holder_rescue_hooks,  &ns_holder_audit_hooks,
     &ns_cycle_hooks,         &ns_wake_listen_hooks,    &ns_wake_ring_hooks,
-    &ns_wake_wait_hooks,
     &ns_holder_slot_hooks,   &ns_finish_pending_hooks,
     &ns_admin_retention_hooks, NULL};
 
@@ -181,6 +180,10 @@ ns_counters ns_count(const ns_db *db) {
   ns_counters sum = db->count;
   ns_db_add_slow(db, &sum);
   return sum;
+}
+
+int64_t ns_reconnects(const ns_db *db) {
+  return db->count.reconnects;
 }
 
 /* ---------------------------------------------------- what a prune calls */

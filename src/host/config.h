@@ -8,8 +8,8 @@
 #ifndef NSH_CONFIG_H
 #define NSH_CONFIG_H
 
+#include "base.h"
 #include "ipc/ipc.h"
-#include "log.h"
 #include "nightshift_host.h"
 
 /* As it is, to stdout and stderr; line by line, into the log. AUTO: the latter unless lines are

@@ -11,10 +11,8 @@
 #include <lauxlib.h>
 #include <stdlib.h>
 
-#include "clock.h"
-#include "err.h"
+#include "base.h"
 #include "ipc/ipc.h"
-#include "log.h"
 #include "worker/worker.h"
 
 #define LABELS_MAX 3

@@ -15,8 +15,7 @@
 #include <termios.h>
 #include <unistd.h>
 
-#include "clock.h"
-#include "log.h"
+#include "base.h"
 #include "shared/shared.h"
 
 #define PING_US NS_SECOND /* between looks at the zygotes, with jobs */

@@ -1,7 +1,7 @@
 /*
 ** The host: the process that `nightshift work` is. It puts loop, dispatcher, zygotes and
 ** workers together and answers signals. The files beside the folders declare here the functions
-** that they share. Configuration and scripts have headers of their own, which folders use.
+** that they share. The configuration has a header of its own, which folders use.
 */
 #ifndef NSH_HOST_H
 #define NSH_HOST_H
@@ -19,7 +19,6 @@
 #include "http/http.h"
 #include "pool/pool.h"
 #include "process/process.h"
-#include "scripts.h"
 
 /* ------------------------------------------ limits of the machine: rlimits.c */
 
@@ -54,6 +53,60 @@ ns_status nsh_limits_check(const nsh_limits *have, size_t workers, ns_err *err);
 
 /* Raises our own soft limit of processes as far as we may; workers inherit it. */
 void nsh_limits_raise(void);
+
+/* ---------------------------------------------------- the scripts: scripts.c */
+
+/*
+** The handler scripts. A new generation of them is loaded at the start, after a HUP, and after
+** the death of the zygote that had the last one. And HUP for other hosts of this machine.
+**
+** Invariant: one generation is read at a time. A request that comes meanwhile is obeyed
+** afterwards; a load that does not end does not delay it.
+*/
+
+typedef struct nsh_scripts {
+  nsh_family *family;
+  uv_timer_t look;     /* runs while a generation is being read */
+  nsh_zygote *loading; /* that generation; NULL: none */
+  int64_t since;       /* monotonic µs: it has been read from */
+  bool again;          /* HUP came meanwhile */
+  bool dropped;        /* 'loading' was killed, to begin anew */
+  bool refused;        /* there was no place for it: it is tried again */
+  int64_t due, wait;   /* monotonic µs: when to load after a death, or after having
+                       ** been refused, 0: there is no need; and after how long */
+} nsh_scripts;
+
+void nsh_scripts_open(nsh_scripts *s, uv_loop_t *loop, nsh_family *family);
+
+/* Begins a new generation: now, or when the present one has been read. With too many
+** generations alive it waits until one has ended. */
+void nsh_scripts_load(nsh_scripts *s);
+
+/* There is none to go on with: a little later, each time a little more. */
+void nsh_scripts_load_later(nsh_scripts *s);
+
+/* The generation being read has ended, in some way. */
+void nsh_scripts_over(nsh_scripts *s);
+
+/* Why one did not load: 'message', or when that is absent, because the process
+** died of 'status', from 'text'. */
+ns_bytes nsh_scripts_why(char text[160], ns_bytes message, int status);
+
+/*
+** HUP for another host of this machine. A process that does not expect that signal dies of it,
+** so only known hosts get it. The kernel's handle on the process is taken first, so that no
+** other process can get its number meanwhile.
+*/
+typedef enum nsh_hup {
+  NSH_HUP_SENT,
+  NSH_HUP_AWAY,  /* it is not of this place: another machine, or container */
+  NSH_HUP_GONE,  /* there is no such process any more */
+  NSH_HUP_DEAF,  /* it does not listen to that signal */
+  NSH_HUP_FAILED /* errno says why */
+} nsh_hup;
+
+/* 'place': of the host, as ns_wake_place has it; 'age': µs that it has been known for. */
+nsh_hup nsh_hup_send(pid_t pid, ns_bytes place, int64_t age);
 
 /* ---------------------------------------------------------- the loop: loop.c */
 
@@ -110,7 +163,7 @@ void nsh_loop_wake(void *arg);
 /* Closes all handles of the loop. */
 void nsh_loop_close(nsh_loop *l);
 
-/* --------------------------------------------- the service manager: service.c */
+/* ------------------------------------------------ the service manager: loop.c */
 
 /*
 ** What the service manager above us is told, by the protocol of sd_notify(3). Without one all of it
@@ -156,7 +209,7 @@ void nsh_service_status(nsh_service *s, const char *status);
 /* The same, and that the host moves. */
 void nsh_service_beat(nsh_service *s, const char *status);
 
-/* -------------------------------------------- threads with a Lua state: runner.c */
+/* ------------------------------------------- threads with a Lua state: runners.c */
 
 /* A runner, which its owner fills up to 'L'. */
 typedef struct nsh_runner {

@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "../lua/nsl.h"
-#include "clock.h"
+#include "base.h"
 #include "host.h"
 #include "worker/worker.h"
 

@@ -7,9 +7,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#include "clock.h"
-#include "err.h"
-#include "log.h"
+#include "base.h"
 
 #define SETTLE_US (5 * NS_SECOND) /* for the last verdicts, once stopping; to end after */
 

@@ -12,10 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "clock.h"
-#include "err.h"
+#include "base.h"
 #include "ipc/ipc.h"
-#include "log.h"
 #include "nsl.h"
 
 #define RETRY (5 * NS_SECOND) /* after a state that could not be opened */

@@ -1,24 +1,19 @@
 /*
-** One look a second follows the load, and kills one that is out of date.
-**
-** Texts that come from scripts are cut and made valid here, so that the server takes them.
-**
-** The signals that another process handles are in its status, in hexadecimal masks.
+** Loading the handler scripts: one look a second follows the load, and kills one that is out of
+** date. And HUP for other hosts: the signals that another process handles are in its status, in
+** hexadecimal masks.
 */
-#include "scripts.h"
+#include "host.h"
 
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "clock.h"
-#include "err.h"
+#include "base.h"
 #include "ipc/ipc.h"
-#include "log.h"
 #include "wake/wake.h"
 
 #define LOAD_FIRST 100000 /* after a zygote's death, doubling */
@@ -90,52 +85,6 @@ ns_bytes nsh_scripts_why(char text[160], ns_bytes message, int status) {
   nsh_exit_describe(how, status);
   snprintf(text, 160, "the process that loads the handlers died: %s", how);
   return ns_str(text);
-}
-
-/* ----------------------------------------------------------------- readings */
-
-#define ERROR_MAX 4096  /* bytes that are kept of an error */
-#define FILES_MAX 20000 /* and of a list, which is not cut but left out */
-
-void nsh_reading_free(nsh_reading *r) {
-  free((void *)r->files.p);
-  free((void *)r->error.p);
-  *r = (nsh_reading){.began = 0};
-}
-
-/* Owned, with a zero behind it; absent stays absent. */
-static ns_bytes copy_text(ns_bytes s) {
-  ns_buf text = NS_BUF_INIT;
-  if (s.p == NULL)
-    return s;
-  ns_buf_add_utf8(&text, s);
-  ns_buf_addc(&text, '\0');
-  nsh_must(!text.oom);
-  return (ns_bytes){text.p, text.n - 1};
-}
-
-void nsh_reading_done(nsh_reading *r, const char *version, ns_bytes files, int64_t began) {
-  nsh_reading_free(r);
-  nsh_version_copy(r->version, ns_str(version));
-  r->files = copy_text(files.n <= FILES_MAX ? files : ns_str("[]"));
-  r->began = began;
-}
-
-void nsh_reading_failed(nsh_reading *r, ns_bytes runs, ns_bytes error, int64_t began) {
-  nsh_version_copy(r->version, runs);
-  free((void *)r->error.p);
-  if (error.n > ERROR_MAX)
-    error.n = ERROR_MAX;
-  r->error = copy_text(error);
-  r->began = began;
-  r->ended = 0;
-}
-
-void nsh_reading_copy(nsh_reading *to, const nsh_reading *from) {
-  nsh_reading_free(to);
-  *to = *from;
-  to->files = copy_text(from->files);
-  to->error = copy_text(from->error);
 }
 
 /* ------------------------------------------------------------ of other hosts */

@@ -10,10 +10,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "clock.h"
+#include "base.h"
 #include "host.h"
 #include "http/http.h"
-#include "http/server.h"
 #include "nsl.h"
 #include "worker/worker.h"
 

@@ -86,6 +86,7 @@ typedef struct ns_many {
   int64_t from, to;       /* when all are ready in one lane, the bounds of their ready_at; else 0 */
   const ns_value *filter; /* values of the marks filter_live or filter_ended, behind a state twice */
   size_t nfilter;
+  ns_bytes claims; /* a pattern that leases with any of these jobs match (filter.claims) */
 } ns_many;
 
 /* What a job is to be, under its lock, for a change. */

@@ -8,8 +8,7 @@
 #ifndef NIGHTSHIFT_HOST_H
 #define NIGHTSHIFT_HOST_H
 
-#include "buf.h"
-#include "err.h"
+#include "base.h"
 #include "nightshift.h"
 
 #define NS_SCHEMA_VERSION 1
@@ -71,6 +70,9 @@ typedef struct ns_counters {
 } ns_counters;
 
 ns_counters ns_count(const ns_db *db);
+
+/* Of these, how often the handle has connected again. */
+int64_t ns_reconnects(const ns_db *db);
 
 /* How many connections this process has, of all its handles. From any thread. */
 size_t ns_connections(void);
@@ -572,6 +574,5 @@ ns_status ns_server_now(ns_db *db, int64_t *now, ns_err *err);
 ** (ns_private_start of src/private) creates or joins a private server under 'dir' (NULL: the
 ** working directory), and gives its malloc'd URL. Before this call such an open is INVALID. */
 void ns_use_private(ns_status (*start)(const char *dir, char **url, ns_err *err));
-
 
 #endif

@@ -192,7 +192,7 @@ ns_status nsl_batch_finish(nsl_batch *b, ns_err *err);
 
 void nsl_batch_free(void *batch); /* of a box, for instance */
 
-/* --------------------------------------------- JSON as Lua sees it: nsl_decode.c */
+/* ----------------------------------------------- JSON as Lua sees it: nsl_conv.c */
 
 /* Metatable of decoded arrays and of core.array. */
 #define NSL_ARRAY "nightshift.array"

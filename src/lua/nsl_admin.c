@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "clock.h"
+#include "base.h"
 
 /* ----------------------------------------------------------------- queues */
 

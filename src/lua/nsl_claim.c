@@ -10,7 +10,7 @@
 */
 #include "nsl.h"
 
-#include "buf.h"
+#include "base.h"
 
 #include <inttypes.h>
 #include <stddef.h>

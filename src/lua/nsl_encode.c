@@ -13,8 +13,7 @@
 */
 #include "nsl.h"
 
-#include "buf.h"
-#include "log.h"
+#include "base.h"
 
 #include <inttypes.h>
 #include <jansson.h>
@@ -24,8 +23,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "err.h"
 
 /* Beyond this many times the limit a value is not even counted. */
 #define COUNT_FACTOR 16

@@ -308,6 +308,7 @@ Does something to many jobs, in one transaction.
 @tparam integer to the last one
 @tparam string|nil state that they have to have
 @tparam table values of a filter that has to hold
+@tparam string claims a pattern that leases with any of the jobs match
 @treturn[1] integer how many were changed
 @treturn[1] integer how many stay because another live job has their unique key
 @treturn[2] nil
@@ -324,7 +325,8 @@ static int db_many(lua_State *L) {
   ns_db *db = nsl_checkdb(L);
   ns_many_verb verb = (ns_many_verb)luaL_checkoption(L, 2, NULL, names);
   ns_many m = {.arg = luaL_checkinteger(L, 4), .text = nsl_optbytes(L, 5),
-               .from = luaL_checkinteger(L, 6), .to = luaL_checkinteger(L, 7)};
+               .from = luaL_checkinteger(L, 6), .to = luaL_checkinteger(L, 7),
+               .claims = nsl_checkbytes(L, 10)};
   m.ids = read_ids(L, 3, &m.n);
   m.filter = read_filter(L, 8, &m.nfilter);
   db = nsl_checkdb(L);

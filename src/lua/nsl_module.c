@@ -14,9 +14,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#include "buf.h"
-#include "clock.h"
-#include "log.h"
+#include "base.h"
 #include "nsl.h"
 #include "private.h"
 

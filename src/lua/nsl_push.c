@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "err.h"
+#include "base.h"
 
 /* --------------------------------------------------------- reading entries */
 

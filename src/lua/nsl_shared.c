@@ -9,7 +9,7 @@
 #include <lauxlib.h>
 #include <math.h>
 
-#include "clock.h"
+#include "base.h"
 #include "nsl.h"
 #include "shared/shared.h"
 

@@ -34,7 +34,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "clock.h"
+#include "base.h"
 
 #define STATUS_FD 3
 #define STOP_WAIT (15 * NS_SECOND)    /* SIGTERM, then SIGKILL */

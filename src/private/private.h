@@ -11,8 +11,7 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
-#include "buf.h"
-#include "err.h"
+#include "base.h"
 
 /*
 ** Creates and starts (or joins) the private MariaDB server under 'dir'/.nightshift; 'dir'

@@ -24,7 +24,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "clock.h"
+#include "base.h"
 
 #define PATIENCE (120 * NS_SECOND) /* for locks and for the server */
 

@@ -167,7 +167,7 @@ end
 ---@param name string|nil
 ---@return string|nil
 function context.near_name(db, name)
-  local names = name and require("nightshift.report.hosts").names(db._handle)
+  local names = name and require("nightshift.hosts").names(db._handle)
   local known = {}
   for _, one in ipairs(names or {}) do known[one] = true end
   return name and context.near(name, known)

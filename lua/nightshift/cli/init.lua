@@ -18,9 +18,11 @@ local MODULES <const> = {
   { "reload", "reload", "health" }, { "adopt", "adopt" },
   { "push", "push" },
   { "jobs", "jobs", "errors", "show", "why" },
-  { "verbs", "wait", "retry", "cancel", "delete", "update", "run-now", "reprioritise", "move", "signal" },
-  { "tree", "deadline" }, { "queues", "status", "rescue", "tune", "pause", "resume", "remove-queue", "audit" },
-  { "scale", "scale" }, { "limits", "limit", "limits" }, { "top", "top" }, { "web", "web" },
+  { "verbs", "wait", "retry", "cancel", "delete", "update", "run-now", "reprioritise", "move", "signal",
+    "deadline" },
+  { "status", "status", "scale" },
+  { "queues", "pause", "resume", "remove-queue", "tune", "audit", "rescue", "limit", "limits" },
+  { "top", "top" }, { "web", "web" },
   { "schedules", "schedules" }, { "run", "run" }, { "config", "config" }, { "help", "help", "completion" },
 }
 

@@ -1,16 +1,16 @@
---- Commands that look at jobs: jobs, errors, show, why. And the conditions of jobs, which
--- verbs.lua has as well.
+--- Commands that look at jobs: jobs, errors, show, also at all below one as a tree, and why. And
+-- the conditions of jobs, which verbs.lua has as well.
 
 local context = require "nightshift.cli.context"
 local core = require "nightshift.core"
 local filter = require "nightshift.filter"
 local options = require "nightshift.options"
 local output = require "nightshift.cli.output"
-local tree = require "nightshift.cli.tree"
 local units = require "nightshift.units"
 
--- Loaded by the few commands that need it.
+-- Loaded by the few commands that need them.
 local report = options.later(function() return require "nightshift.report" end)
+local listings = options.later(function() return require "nightshift.report.jobs" end)
 
 local jobs = { commands = {} }
 local commands = jobs.commands
@@ -170,6 +170,118 @@ function commands.errors(args)
   if more then context.complain("looked at %d jobs; --look %d looks at more", more.looked, more.looked * 10) end
 end
 
+-- ------------------------------------------------------------------------ trees
+
+local thousands = output.thousands
+
+-- In the order of a person's interest.
+local INTEREST = { "done", "running", "ready", "scheduled", "waiting", "dead", "cancelled", "gone" }
+
+--- "9,980 done, 10 ready"
+local function by_state(counts, without)
+  local parts = {}
+  for _, state in ipairs(INTEREST) do
+    if counts[state] and counts[state] > 0 and state ~= without then
+      parts[#parts + 1] = thousands(counts[state]) .. " " .. state
+    end
+  end
+  return table.concat(parts, ", ")
+end
+
+--- "7 of 12 done, 3 running, 2 waiting"; "about 88,000 of 100,000+ done": of a sample, and of more.
+local function progress_text(counts)
+  local rest = by_state(counts, "done")
+  return ("%s%s of %s%s done%s"):format(counts.estimated and "about " or "", thousands(counts.done or 0),
+    thousands(counts.total), counts.more and "+" or "", rest ~= "" and ", " .. rest or "")
+end
+
+-- Is our output read as UTF-8? The locale's variables in their order.
+local function is_utf8()
+  for _, name in ipairs { "LC_ALL", "LC_CTYPE", "LANG" } do
+    local value = os.getenv(name)
+    if value and value ~= "" then return value:lower():find "utf%-?8" ~= nil end
+  end
+  return false
+end
+
+local UNICODE = { "├─ ", "└─ ", "│  ", "   ", "…" }
+local ASCII = { "|- ", "`- ", "|  ", "   ", "..." }
+
+--- Why it ended as it did; of a live job the last error, which it is tried again after.
+local function reason_of(node)
+  local text = node.error and output.one_line(node.error, 80)
+  if not text or not node.attempts then
+    return node.reason and text and node.reason .. ": " .. text or node.reason or text
+  elseif node.attempts == 0 then
+    return "after: " .. text
+  end
+  return ("attempt %d of %d, after: %s"):format(node.attempts + 1, node.max_attempts, text)
+end
+
+local function describe_node(node)
+  local text = ("%s %s %d"):format(node.state, output.one_line(node.name or "?", 60), node.id)
+  if node.progress then text = text .. (" %d%%"):format(node.progress * 100 // 1) end
+  if node.status then text = text .. " " .. output.one_line(node.status, 60) end
+  if node.paused then
+    text = text .. (node.paused == node.id and ", paused" or (", paused with %d"):format(math.abs(node.paused)))
+  end
+  local why = reason_of(node)
+  return why and text .. ": " .. why or text
+end
+
+local function count_all(counts)
+  local sum = 0
+  for _, n in pairs(counts) do sum = sum + n end
+  return sum
+end
+
+local draw
+
+local function draw_children(node, indent, marks)
+  local children = node.children or {}
+  for i, child in ipairs(children) do
+    local last = i == #children and not node.more
+    output.line(indent .. marks[last and 2 or 1] .. describe_node(child))
+    draw(child, indent .. marks[last and 4 or 3], marks)
+  end
+  if node.more then
+    output.line(("%s%s%s and %s%s more: %s"):format(indent, marks[2], marks[5], node.estimated and "about " or "",
+      thousands(count_all(node.more)), by_state(node.more)))
+  end
+end
+
+function draw(node, indent, marks)
+  if node.inner then return output.line(indent .. marks[2] .. marks[5]) end
+  draw_children(node, indent, marks)
+end
+
+--- For JSON.
+local function plain_tree(node)
+  node.inner = nil
+  if not node.children then return node end
+  for _, child in ipairs(node.children) do plain_tree(child) end
+  core.array(node.children)
+  return node
+end
+
+--- Draws the tree below `args.id`.
+local function show_tree(db, args)
+  context.checked(options.integer(1, 1000000), args.children, "--children")
+  local top = context.must(listings().tree(db._handle, args.id, { children = args.children }))
+  local counts = context.must(db:children(args.id))
+  if not counts.estimated then counts = context.must(db:progress(args.id)) end
+  if args.json then
+    top = plain_tree(top)
+    top.counts = counts
+    return output.json(top)
+  end
+  output.line(describe_node(top))
+  draw(top, "", is_utf8() and UNICODE or ASCII)
+  output.line((counts.estimated and "children: " or "") .. progress_text(counts))
+end
+
+-- ------------------------------------------------------------------------- a job
+
 local JSONS = { payload = true, result = true, kept = true }
 local LINES = { "id", "key", "queue", "name", "state", "reason", "priority", "decay", "run", "attempts", "max_attempts",
   "polls", "max_polls", "crashes", "max_crashes", "unique", "created", "due", "deadline", "timeout", "backoff",
@@ -261,8 +373,8 @@ function jobs.tell(info, line, first)
       end
     end
   end
-  if info.children.estimated then line(("%-13s %s"):format("children", tree.progress(info.children))) end
-  if info.tree and info.tree.total > 1 then line(("%-13s %s"):format("tree", tree.progress(info.tree))) end
+  if info.children.estimated then line(("%-13s %s"):format("children", progress_text(info.children))) end
+  if info.tree and info.tree.total > 1 then line(("%-13s %s"):format("tree", progress_text(info.tree))) end
   if #info.waiters > 0 then line(("%-13s %s"):format("waited for by", table.concat(info.waiters, " "))) end
   for _, attempt in ipairs(info.failures) do tell_attempt(line, attempt) end
   for _, run in ipairs(info.outputs) do
@@ -275,7 +387,7 @@ end
 
 function commands.show(args)
   local db <close> = context.connect(args)
-  if args.tree then return tree.show(db, args) end
+  if args.tree then return show_tree(db, args) end
   local info = context.must(jobs.facts(db, args.id))
   if args.json then return output.json(info) end
   jobs.tell(info, output.line)

@@ -10,7 +10,7 @@ local core = require "nightshift.core"
 local nightshift = require "nightshift"
 local options = require "nightshift.options"
 local output = require "nightshift.cli.output"
-local versions = require "nightshift.versions"
+local versions = require("nightshift.hosts").versions
 
 local reload = { commands = {} }
 

@@ -5,11 +5,11 @@
 local adopt = require "nightshift.cli.adopt"
 local context = require "nightshift.cli.context"
 local core = require "nightshift.core"
+local ended = require "nightshift.ended"
 local grants = require "nightshift.doctor.grants"
 local nightshift = require "nightshift"
 local options = require "nightshift.options"
 local output = require "nightshift.cli.output"
-local retention = require "nightshift.retention"
 local shards = require "nightshift.sharded.number"
 
 -- Loaded by the few commands that need them.
@@ -33,7 +33,7 @@ function setup.define(parser)
   doctor:option("--user", "With --grants: the user, NAME or NAME@HOST. Default: nightshift_ROLE.")
   local retain = parser:command("retain", "Say how long ended jobs are kept, and how many: hosts delete the rest.")
   retain:argument("queue", "Queue name. Default: all queues that have no rule of their own."):args "?"
-  for _, outcome in ipairs(retention.OUTCOMES) do
+  for _, outcome in ipairs(ended.OUTCOMES) do
     retain:option("--" .. outcome, ('Keep %s jobs so long, like "7d"; "never": delete none by age; "default". '
       .. "Default: as before."):format(outcome))
     retain:option("--" .. outcome .. "-count",
@@ -195,7 +195,7 @@ local function rule_columns()
   local columns = {
     { title = "QUEUE", get = function(row) return row.queue and output.one_line(row.queue, 64) or "all" end },
   }
-  for i, outcome in ipairs(retention.OUTCOMES) do
+  for i, outcome in ipairs(ended.OUTCOMES) do
     columns[i + 1] = { title = outcome:upper(), get = function(row) return kept(row[outcome]) end }
   end
   return columns
@@ -209,11 +209,11 @@ end
 
 function commands.retain(args)
   local given = {}
-  for _, outcome in ipairs(retention.OUTCOMES) do
+  for _, outcome in ipairs(ended.OUTCOMES) do
     local option, most = "--" .. outcome, args[outcome .. "_count"]
     if args[outcome] or most then
       given[outcome] = { age = limit(args[outcome], option), count = limit(most, option .. "-count", true) }
-      context.checked(retention.RULES[outcome], given[outcome], option)
+      context.checked(ended.RULES[outcome], given[outcome], option)
     end
   end
   if args.queue then context.check_name("queue name", args.queue, options.MAX_QUEUE) end
@@ -254,7 +254,7 @@ end
 --- How many jobs there are to delete; nil: it is not known, for rules by number, or of queues, are
 -- not counted. Without --yes it says how many, and ends.
 local function check_prunable(args, handle, given)
-  local ages = given.done and given.dead and given or context.must(retention.ages(handle))
+  local ages = given.done and given.dead and given or context.must(ended.ages(handle))
   if not ages then
     if args.yes then return nil end
     context.fail(context.USAGE, "what `nightshift retention` does not keep would be deleted; add --yes to do it")
@@ -275,8 +275,8 @@ function commands.prune(args)
   local n = check_prunable(args, db._handle, given)
   if n == 0 then return print_deleted(args, 0) end
   local progress = output.progress("jobs", n)
-  local deleted, message, code = retention.prune(db._handle, given.done or retention.BY_RULE,
-    given.dead or retention.BY_RULE, progress.active and progress.show or nil)
+  local deleted, message, code = ended.prune(db._handle, given.done or ended.BY_RULE,
+    given.dead or ended.BY_RULE, progress.active and progress.show or nil)
   progress.finish()
   print_deleted(args, context.must(deleted, message, code))
 end

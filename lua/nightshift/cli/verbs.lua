@@ -1,6 +1,6 @@
 --- Commands that change jobs, by id or by a filter: retry, cancel, delete, update, run-now,
--- reprioritise, move, signal; and wait. tree.lua has the commands on trees, adopt.lua those on rows
--- of adopted tables.
+-- reprioritise, move, signal, deadline; and wait. With --tree they are for all jobs below as well.
+-- adopt.lua has those on rows of adopted tables.
 
 local adopt = require "nightshift.cli.adopt"
 local context = require "nightshift.cli.context"
@@ -8,11 +8,10 @@ local core = require "nightshift.core"
 local jobs = require "nightshift.cli.jobs"
 local options = require "nightshift.options"
 local output = require "nightshift.cli.output"
-local tree = require "nightshift.cli.tree"
 
 -- Loaded by the few commands that need them.
 local change = options.later(function() return require "nightshift.change" end)
-local many = options.later(function() return require "nightshift.many" end)
+local filters = options.later(function() return require "nightshift.filter" end)
 
 local verbs = { commands = {} }
 local commands = verbs.commands
@@ -21,12 +20,13 @@ local LIVE = { "running", "ready", "scheduled", "waiting" }
 local CHANGED = { "scheduled", "ready", "waiting", "dead", "cancelled" }
 local IDLE = { "scheduled", "ready", "waiting", "done", "dead", "cancelled" }
 
-
 local function number(text)
   local n = tonumber(text)
   if n then return n end
   return nil, ("'%s' is not a number"):format(text)
 end
+
+local function define_tree(command) command:flag("--tree", "With all below it.") end
 
 local function define_json(command) command:flag("--json", "Print JSON.") end
 
@@ -50,19 +50,19 @@ function verbs.define(parser)
   retry:option("--state", "All in this state. Default: dead."):choices { "dead", "cancelled", "done" }
   define_filter(retry)
   adopt.define_retry(retry)
-  tree.define_flag(retry)
+  define_tree(retry)
   local cancel = parser:command("cancel", "End live jobs.")
   cancel:argument("id", "Job ids. Default: those of a filter."):args("*"):convert(context.id)
   cancel:option("--state", "All in this state. Default: all live ones."):choices(LIVE)
   cancel:option("--reason", "Kept with the job. Default: cancelled."):argname "TEXT"
   define_filter(cancel)
-  tree.define_flag(cancel)
+  define_tree(cancel)
   local delete = parser:command("delete", "Delete jobs that do not run, with payload, result, errors, log and signals. "
     .. "Live ones end first, as cancelled.")
   delete:argument("id", "Job ids. Default: those of a filter."):args("*"):convert(context.id)
   delete:option("--state", "All in this state. Default: done, dead and cancelled."):choices(IDLE)
   define_filter(delete)
-  tree.define_flag(delete)
+  define_tree(delete)
   local update = parser:command("update", "Change jobs that do not run, or dead ones for their retry: by id, or those "
     .. "of a filter.")
   update:argument("id", "Job ids. Default: those of a filter."):args("*"):convert(context.id)
@@ -88,13 +88,13 @@ function verbs.define(parser)
   local run_now = parser:command("run-now", "Make scheduled jobs ready now.")
   run_now:argument("id", "Job ids. Default: those of a filter."):args("*"):convert(context.id)
   define_filter(run_now)
-  tree.define_flag(run_now)
+  define_tree(run_now)
   local reprioritise = parser:command("reprioritise", "Give live jobs another priority: a job, or those of a filter.")
   reprioritise:argument("values", "A job's id, then the priority: 0 to 255, higher first. With a filter the priority "
     .. "alone."):args("1-2"):convert(context.integer)
   reprioritise:option("--state", "All in this state. Default: all live ones."):choices(LIVE)
   define_filter(reprioritise)
-  tree.define_flag(reprioritise)
+  define_tree(reprioritise)
   local move = parser:command("move", "Move the jobs of a filter to another queue; jobs that run stay.")
   move:argument("to", "Queue name.")
   move:option("--state", "All in this state. Default: scheduled, ready and waiting."):choices(IDLE)
@@ -104,6 +104,11 @@ function verbs.define(parser)
   signal:argument("value", 'The value, JSON; "-" reads it from stdin.'):default "null"
   define_json(signal)
   signal:option("--name", "Of the signal. Default: whichever the job waits for.")
+  local deadline = parser:command("deadline", "Say until when a live job may be started.")
+  deadline:argument("id", "Job id."):convert(context.id)
+  deadline:argument("time", 'From now: seconds, a text like "2h", or "never".')
+  define_tree(deadline)
+  define_json(deadline)
 end
 
 --- The verb on ids named one by one: every failure is told. `more` gives what is said besides of
@@ -139,10 +144,10 @@ end
 local function run_told(db, name, checked)
   local progress = output.progress("jobs")
   if progress.active then
-    progress = output.progress("jobs", context.must(many().count(db._handle, name, checked)))
+    progress = output.progress("jobs", context.must(filters().count(db._handle, name, checked)))
   end
   checked.told = progress.show
-  local counts, message, code = many().run(db._handle, name, checked)
+  local counts, message, code = filters().run(db._handle, name, checked)
   progress.finish()
   return counts, message, code
 end
@@ -150,10 +155,10 @@ end
 --- A verb on the jobs of a filter, once their number has been seen. `what`: of update.
 local function on_filter(db, args, name, given, done, what)
   given.rate = args.rate
-  local checked = context.must(many().read(name, given))
+  local checked = context.must(filters().read(name, given))
   checked.change = what
   if not args.yes then
-    local n = context.must(many().count(db._handle, name, checked))
+    local n = context.must(filters().count(db._handle, name, checked))
     if n == 0 then return found_none(db, args, given.queue) end
     context.fail(context.USAGE, "%s would be %s; add --yes to do it", output.count(n, "job"), done)
   end
@@ -169,6 +174,33 @@ local function on_filter(db, args, name, given, done, what)
   return context.FAILURE
 end
 
+--- How many jobs a verb would touch, as far as one can tell beforehand.
+local COUNTED = {
+  cancelled = function(p) return p.total - p.done - p.dead - p.cancelled end,
+  retried = function(p) return p.dead + p.cancelled end,
+  deleted = function(p) return p.total end,
+}
+
+--- On the trees of args.id. `done` is the word for the jobs, "cancelled"; `verb` gets an id and
+-- gives how many there were. A verb that cannot be undone wants --yes.
+local function each_tree(db, args, done, verb)
+  local ids, told = args.id, output.outcomes(args)
+  if COUNTED[done] and not args.yes then
+    local sum = 0
+    for _, id in ipairs(ids) do sum = sum + COUNTED[done](context.must(db:progress(id))) end
+    context.fail(context.USAGE, "%s would be %s; add --yes to do it", output.count(sum, "job"), done)
+  end
+  for _, id in ipairs(ids) do
+    local n, message, code = verb(id)
+    if n then
+      told.done({ id = id, jobs = n }, ("%d: %s %s"):format(id, output.count(n, "job"), done))
+    else
+      told.failed({ id = id }, tostring(id), message, code)
+    end
+  end
+  return told.finish()
+end
+
 local function on_jobs(args, name, done, make_verb, make_more)
   local given = filter_of(args)
   if (#args.id > 0) == (given ~= nil) then
@@ -182,7 +214,7 @@ local function on_jobs(args, name, done, make_verb, make_more)
     return on_filter(db, args, name, given, done)
   end
   local verb = make_verb(db)
-  if args.tree then return tree.each(db, args, done, verb) end
+  if args.tree then return each_tree(db, args, done, verb) end
   return each_id(args, done, verb, make_more and not args.json and make_more(db))
 end
 
@@ -203,13 +235,25 @@ function commands.retry(args)
   end)
 end
 
+--- How many children of a job live.
+---@return integer|nil
+---@return string? message
+---@return string? code
+local function live_children(db, id)
+  local counts, message, code = db:children(id)
+  if not counts then return nil, message, code end
+  local live = 0
+  for _, state in ipairs(LIVE) do live = live + (counts[state] or 0) end
+  return live
+end
+
 function commands.cancel(args)
   if args.reason then context.checked(options.text, args.reason, "--reason") end
   return on_jobs(args, "cancel", "cancelled", function(db)
     return function(id) return db:cancel(id, { reason = args.reason, tree = args.tree }) end
   end, function(db)
     return function(id)
-      local live = context.must(tree.live_children(db, id))
+      local live = context.must(live_children(db, id))
       if live > 0 then
         return ("; %s below it %s on (--tree)"):format(output.count(live, "job"), live == 1 and "goes" or "go")
       end
@@ -327,6 +371,22 @@ function commands.signal(args)
   if not args.name or before == args.name then return output.line(args.id .. " is told") end
   output.line(output.safe(("%d is told '%s', %s"):format(args.id, args.name,
     before and ("but waits for '%s'"):format(before) or "and does not wait for a signal now")))
+end
+
+function commands.deadline(args)
+  local time = args.time
+  if time == "never" then time = false else context.checked(options.duration, time, "the time") end
+  local done = time and "with a deadline in " .. time or "without a deadline"
+  local db <close> = context.connect(args)
+  if args.tree then
+    return each_tree(db, { id = { args.id }, json = args.json }, done, function(id)
+      return db:deadline(id, time, { tree = true })
+    end)
+  end
+  context.must(db:deadline(args.id, time))
+  local told = output.outcomes(args)
+  told.done({ id = args.id }, ("%d %s"):format(args.id, done))
+  return told.finish()
 end
 
 return verbs

@@ -6,7 +6,7 @@ local context = require "nightshift.cli.context"
 local options = require "nightshift.options"
 
 -- Loaded by the few commands that need them.
-local hosts = options.later(function() return require "nightshift.report.hosts" end)
+local hosts = options.later(function() return require "nightshift.hosts" end)
 
 local work = { commands = {} }
 

@@ -1,10 +1,22 @@
---- The rights that a database user needs: the least that works.
+--- The rights that a database user needs, the least that works; and checks of this account's: to
+-- write, call the procedures, ring, hold named locks.
 --
 -- One table: a role, the statements of sql/query that it runs, and the rights that they need.
 -- spec/security_spec.lua gives users exactly these rights and shows that each is needed;
 -- a change to a statement changes this.
+--
+-- A check is a function of this table by its name; nightshift.doctor has the form of its results.
+
+local core = require "nightshift.core"
+local doctor = require "nightshift.doctor"
+local units = require "nightshift.units"
+
+local is_read_only, ask, need = doctor.is_read_only, doctor.ask, doctor.need
+local routines, quoted = doctor.routines, doctor.quoted
 
 local grants = {}
+
+-- ------------------------------------------------------------------------- roles
 
 --- A role: `name`, `does` (for people), `tables` {name, privileges}, `routines`, `also` (for
 -- people: rights on tables of their own). `runs` tells whether a statement of sql/query is one
@@ -195,6 +207,242 @@ function grants.statements(role, account)
     list[#list + 1] = ("GRANT EXECUTE ON PROCEDURE %s TO %s"):format(routine, account)
   end
   return list
+end
+
+-- -------------------------------------------------------------------- a write
+
+-- States of a session that writes, in the server's words, and the cause that stops it.
+local STALLS = {
+  { "backup lock", "FLUSH TABLES WITH READ LOCK, or a backup that blocks commits, keeps all writes back",
+    "as an administrator find who holds it (SHOW PROCESSLIST: a backup, or a session that sleeps), and end it" },
+  { "metadata lock", "LOCK TABLES or an ALTER TABLE keeps writes back",
+    "as an administrator find the session that holds or changes the table (SHOW PROCESSLIST), and end it" },
+  { "semi-sync", "no replica has acknowledged it",
+    "start the replica, or SET GLOBAL rpl_semi_sync_master_enabled=0" },
+}
+local DISK = "look at the server's disk, full, slow or lost (df, iostat), and at its error log"
+
+--- Why a write does not come back, from its session's state; and the advice.
+local function stalled(state)
+  for _, stall in ipairs(STALLS) do
+    if state:find(stall[1], 1, true) then return ("%s ('%s')"):format(stall[2], state), stall[3] end
+  end
+  return ("the server answers what is read, but does not write (it is at '%s')"):format(state), DISK
+end
+
+local LOOK_AFTER = 1 -- s of a write, and
+local LOOK_EVERY = 0.3
+
+--- A hook that looks at a session while ours waits for it. `seen.state` gets its state at most
+-- looks: a wait for a lock is one of many short ones.
+local function looker(seen, thread)
+  local count, at = { [""] = 0 }, core.clock() + LOOK_AFTER
+  seen.state = ""
+  return function()
+    if core.clock() < at then return end
+    at = core.clock() + LOOK_EVERY
+    local ok, rows = pcall(ask, seen, "holder_state", thread)
+    if not ok then seen.mute = rows end
+    local state = ok and rows and rows[1] and rows[1].state or ""
+    count[state] = (count[state] or 0) + 1
+    if count[state] > count[seen.state] then seen.state = state end
+  end
+end
+
+--- Writes a row on a session of its own. Gives the seconds, and how it failed.
+local function write(seen)
+  local other <close>, message, code = seen.open()
+  if not other then error({ skip = ("%s (%s)"):format(message, code) }, 0) end
+  local rows = other:execute "@doctor_server"
+  local thread, before = rows and rows[1].thread or 0, core.clock()
+  debug.sethook(looker(seen, thread), "", 1000) -- runs ten times a second while it waits
+  rows, message, code = other:execute "@doctor_write"
+  debug.sethook()
+  local took = core.clock() - before
+  if rows then return took end
+  if seen.mute then error(seen.mute, 0) end -- reads are not answered either
+  if code == "GONE" then ask(seen, "doctor_end_session", thread) end
+  return took, message, code
+end
+
+local LONG = 1 -- s, of a commit that is worth a warning
+
+function grants.write(seen)
+  local took, message, code = write(seen)
+  if not message then
+    local found = ("a row was written and committed in %s ms"):format(units.fixed(took * 1000, 1))
+    if took < LONG then return "ok", found, nil, took end
+    local why, advice = stalled(seen.state)
+    return "warn", ("%s, and so is every claim, push and verdict: %s"):format(found, why), advice, took
+  elseif code == "DENIED" then
+    return "note", "not tried: this account may not write nightshift_running", "see nightshift doctor --grants worker"
+  elseif is_read_only(message) then
+    return "fail", "the server is read-only", "see writable"
+  elseif code ~= "GONE" then
+    return "fail", ("%s (%s)"):format(message, code), "mend what the server says"
+  end
+  seen.stalled = true
+  local why, advice = stalled(seen.state)
+  return "fail", ("a row was not written within %s s: %s"):format(units.fixed(took, 1), why), advice
+end
+
+-- ------------------------------------------------------- procedures and rights
+
+local PROCEDURES = { "listen", "nudge", "push", "ring", "room", "signal", "wake" }
+
+--- Calls each procedure to no effect. `absent`: procedures that are not there, as far as the
+-- server tells; `orphaned`: procedures with a definer that is gone.
+local function call_all(seen)
+  local absent, orphaned, there = {}, {}, 0
+  for _, short in ipairs(PROCEDURES) do
+    local name = "nightshift_" .. short
+    local _, message = ask(seen, "doctor_call_" .. short)
+    local number_of = message and message:match "%((%d+)%)$"
+    if number_of == "1305" then
+      absent[#absent + 1] = name
+      absent[name] = true
+    elseif number_of == "1449" then
+      orphaned[#orphaned + 1] = name
+    elseif number_of ~= "1370" then
+      there = there + 1
+    end
+  end
+  return absent, orphaned, there
+end
+
+function grants.procedures(seen)
+  seen.absent = {}
+  local absent, orphaned, there = call_all(seen)
+  seen.absent = absent
+  if #absent > 0 then
+    return "fail", table.concat(absent, ", ") .. " not there", "nightshift migrate makes procedures anew"
+  elseif #orphaned > 0 then
+    local definer = (routines(seen)[orphaned[1]] or {}).definer or "their definer"
+    return "fail", ("%s belong to %s, and there is no such user any more"):format(
+      table.concat(orphaned, ", "), definer),
+      "nightshift migrate, by an account that stays and has CONNECTION ADMIN: it makes procedures anew"
+  end
+  return "ok", ("%d of %d may be called"):format(there, #PROCEDURES)
+end
+
+--- The missing rights of a role, in words: a list without repetitions.
+local function lacks(seen, role, callable)
+  local missing, known = {}, {}
+  local function add(text)
+    if not known[text] then
+      known[text] = true
+      missing[#missing + 1] = text
+    end
+  end
+  for _, name in ipairs(core.statements()) do
+    if role.runs(name) then
+      local ok, message, code = doctor.may(seen, name)
+      doctor.not_busy(seen, message, code)
+      if not ok and code == "DENIED" then
+        local what, object = message:match "^([%u, ]+) command denied .- table .-([%w_]+)[`'] %(%d+%)$"
+        add(what and ("%s on %s"):format(what, object) or message)
+      end
+    end
+  end
+  for _, routine in ipairs(role.routines) do
+    if not callable[routine] then add((seen.absent[routine] and "" or "EXECUTE on ") .. routine) end
+  end
+  return missing
+end
+
+function grants.grants(seen)
+  local callable, able, unable = routines(seen), {}, {}
+  for _, name in ipairs(grants.names) do
+    local missing = lacks(seen, grants[name], callable)
+    if #missing == 0 then
+      able[#able + 1] = name
+    else
+      local more = #missing > 2 and (" and %d more"):format(#missing - 2) or ""
+      unable[#unable + 1] = ("%s lacks %s%s"):format(name, table.concat(missing, ", ", 1, math.min(2, #missing)), more)
+    end
+  end
+  local found = ("%s: enough for %s"):format(seen.server.account, #able > 0 and table.concat(able, ", ") or "nothing")
+  if #unable > 0 then found = found .. "; " .. table.concat(unable, "; ") end
+  if #able > 0 then return "ok", found end
+  return "fail", found, "nightshift doctor --grants shows what to grant"
+end
+
+-- --------------------------------------------------------------- ring and locks
+
+--- May this account end queries of other users? nil: we may not see that.
+local function may_kill(seen, account)
+  local rows = ask(seen, "doctor_user_privileges", quoted(account)) or {}
+  for _, row in ipairs(rows) do
+    if row.privilege == "SUPER" or row.privilege == "CONNECTION ADMIN" then return true end
+  end
+  if #rows > 0 then return false end
+end
+
+local function judge_ring(seen, definer, took)
+  local found = ("a ring ended a listener's sleep after %s ms"):format(units.fixed(took / 1000, 1))
+  if definer ~= seen.server.account then
+    return "ok", ("%s, by the rights of %s"):format(found, definer), nil, took / 1e6
+  end
+  if may_kill(seen, definer) == false then
+    return "warn", ("%s; but %s may not end the sleep of other users' listeners: their jobs wait up to 10 s"):format(
+      found, definer), ("GRANT CONNECTION ADMIN ON *.* TO %s"):format(quoted(definer))
+  end
+  return "ok", found, nil, took / 1e6
+end
+
+function grants.ring(seen)
+  local callable = routines(seen)
+  local ring = callable.nightshift_ring
+  if seen.absent.nightshift_ring then
+    return "warn", "nightshift_ring is not there: no host wakes for a push, jobs wait up to 10 s", "see procedures"
+  elseif not ring then
+    return "note", "this account may not call nightshift_ring: no host wakes for its pushes, they wait up to 10 s",
+      ("GRANT EXECUTE ON PROCEDURE nightshift_ring TO %s; nothing to do for an account that only reads"):format(
+        quoted(seen.server.account))
+  end
+  local listens = callable.nightshift_listen
+  local took, message, code
+  if listens then
+    took, message, code = seen.handle:ring_try()
+  else
+    took, message, code = seen.handle:ring()
+  end
+  if not took and message:find("(1449)", 1, true) then
+    return "fail", ("nightshift_ring belongs to %s, and there is no such user any more"):format(ring.definer),
+      "nightshift migrate, by an account that stays and has CONNECTION ADMIN: it makes procedures anew"
+  elseif not took and is_read_only(message) then
+    return "fail", "not tried, the server is read-only: who listens there cannot enter the list", "see writable"
+  elseif not took then
+    return "fail", ("%s (%s)"):format(message, code), "call nightshift_ring by hand and see"
+  elseif not listens then
+    return "ok", "nightshift_ring may be called; a worker of this account, which may not call nightshift_listen,"
+      .. " is not woken: it looks every second or so"
+  elseif took < 0 then
+    return "fail", ("a listener slept through two seconds of rings: %s may not end its sleep"):format(ring.definer),
+      ("GRANT CONNECTION ADMIN ON *.* TO %s"):format(quoted(ring.definer))
+  end
+  return judge_ring(seen, ring.definer, took)
+end
+
+function grants.locks(seen)
+  if doctor.no_locks(seen) then
+    return "warn", "named locks are switched off (nightshift_meta, named_locks)",
+      "if they do serve here, take that row out: a dead host is then found at once, not after 30 s"
+  end
+  local name = ("nightshift-doctor:%s"):format(seen.server.thread)
+  local got = ask(seen, "doctor_take_lock", name)
+  local other <close>, message = seen.open()
+  if not other then error({ skip = message }, 0) end
+  local free = other:execute("@doctor_free_lock", name)
+  local thread = need(seen, "doctor_server").thread
+  if thread ~= seen.server.thread then
+    return "fail", "statements of one connection run in different sessions: a proxy shares them out",
+      "connect without the proxy, or have it keep one session per connection"
+  elseif got and got[1].got == 1 and free and free[1].free == 0 then
+    return "ok", "a named lock is held, and seen by others"
+  end
+  return "fail", "a named lock is not seen by other sessions: a dead host is found by its beat only, after 30 s",
+    "connect without a proxy in between"
 end
 
 return grants

@@ -4,12 +4,12 @@
 
 local core = require "nightshift.core"
 local doctor = require "nightshift.doctor"
-local hosts = require "nightshift.report.hosts"
+local hosts = require "nightshift.hosts"
 local sources = require "nightshift.source.admin"
 local units = require "nightshift.units"
-local versions = require "nightshift.versions"
 
 local ask, seconds, hidden = doctor.ask, doctor.seconds, doctor.hidden
+local versions = hosts.versions
 
 local checks = {}
 

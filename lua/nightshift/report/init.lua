@@ -5,7 +5,7 @@
 
 local core = require "nightshift.core"
 local filter = require "nightshift.filter"
-local hosts = require "nightshift.report.hosts"
+local hosts = require "nightshift.hosts"
 local jobs = require "nightshift.report.jobs"
 local options = require "nightshift.options"
 local pauses = require("nightshift.queue").pauses
@@ -58,16 +58,12 @@ end
 
 --- Adds jobs in ready and in backlogs of limited queues, and due jobs that are not yet moved there.
 local function add_ready(tally)
-  local rows, lanes = ask(tally, "ready", MOST), nil
+  local rows, many = ask(tally, "ready", MOST), {}
   for _, row in ipairs(rows) do
-    if not row.n then
-      lanes = lanes or ask(tally, "lanes")
-      for _, lane in ipairs(lanes) do
-        if lane.queue_id == row.queue_id then row.oldest = lane.oldest end
-      end
-    end
+    if not row.n then many[#many + 1] = row.queue_id end
   end
   add(tally, "ready", rows)
+  if #many > 0 then add(tally, "ready", ask(tally, "lanes", "[" .. table.concat(many, ",") .. "]")) end
   local ok, backlog = pcall(ask, tally, "backlog", MOST)
   if ok then add(tally, "ready", backlog) -- an account with older grants may not see them
   elseif type(backlog) ~= "table" or backlog.code ~= "DENIED" then error(backlog, 0) end

@@ -169,19 +169,16 @@ end
 
 --- Adds jobs in ready.
 local function add_ready(look)
-  local rows, sum, many = ask(look, "report_scale_ready", MOST), 0, {}
+  local rows, sum, many, ids = ask(look, "report_scale_ready", MOST), 0, {}, {}
   for _, row in ipairs(rows) do sum = sum + (row.n or 0) end
   if sum <= JOINED then rows = ask(look, "report_counts_ready", MOST) end
   add(look, "ready", rows, math.huge)
   for _, row in ipairs(rows) do
-    if not row.n then many[#many + 1] = look.by_id[row.queue_id] end
+    if not row.n then many[#many + 1], ids[#ids + 1] = look.by_id[row.queue_id], row.queue_id end
   end
-  if #many == 0 and sum <= JOINED then return end
-  for _, lane in ipairs(ask(look, "report_counts_lanes")) do
-    local queue = look.by_id[lane.queue_id]
-    if queue and not queue.since then queue.since = lane.oldest end
-  end
-  if #many > 0 then add_many(look, "ready", many) end
+  if #many == 0 then return end
+  add(look, "ready", ask(look, "report_counts_lanes", "[" .. table.concat(ids, ",") .. "]"), math.huge)
+  add_many(look, "ready", many)
 end
 
 --- Adds jobs of limited queues that stand in their backlogs.

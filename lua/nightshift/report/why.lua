@@ -8,8 +8,8 @@
 -- looked at again. The statements are in sql/query/report.sql.
 
 local core = require "nightshift.core"
-local hosts = require "nightshift.report.hosts"
-local limits = require "nightshift.report.limits"
+local hosts = require "nightshift.hosts"
+local limits = require "nightshift.limit"
 local units = require "nightshift.units"
 
 local why = {}
@@ -482,7 +482,7 @@ end
 
 --- How its queue's limit holds the job back; nil: it does not.
 local function held_by_limit(handle, row, depth, seen)
-  local fact = limits.hold(handle, row.id)
+  local fact = limits.why(handle, row.id)
   if fact and fact.before and depth < DEPTH then follow(handle, fact, { fact.before }, depth + 1, seen) end
   return fact
 end

@@ -5,13 +5,12 @@
 -- next tick is written in the same transaction. So no tick is pushed twice, even if a host
 -- dies, and the server's clock alone counts.
 
+local calendar = require "nightshift.schedule.calendar"
 local core = require "nightshift.core"
-local definition = require "nightshift.schedule.definition"
 local failure = require "nightshift.failure"
 local nightshift = require "nightshift"
 local options = require "nightshift.options"
 local schedule = require "nightshift.schedule"
-local zone = require "nightshift.schedule.zone"
 
 ---@class nightshift.schedule.Runner
 ---@field host table functions of the host: wait, declared, log, fired
@@ -37,12 +36,12 @@ end
 --- The ticks that a row pushes now, and its next one: {row, def, ticks, next_at}. Without ticks:
 -- this machine does not know its zone.
 local function plan_of(row, most)
-  local def, message, code = definition.read(row.definition)
+  local def, message, code = schedule.read(row.definition)
   if not def then return nil, message, code end
-  if not zone.open(def.zone) then return { row = row, def = def } end
-  local ticks = definition.due(def, row.next_at, row.now)
+  if not calendar.zone(def.zone) then return { row = row, def = def } end
+  local ticks = schedule.due(def, row.next_at, row.now)
   if #ticks > most then ticks = table.move(ticks, #ticks - most + 1, #ticks, 1, {}) end
-  return { row = row, def = def, ticks = ticks, next_at = definition.next(def, row.now, row.next_at) }
+  return { row = row, def = def, ticks = ticks, next_at = schedule.next(def, row.now, row.next_at) }
 end
 
 --- Jobs that still live of schedules which skip then, by name.
@@ -109,7 +108,7 @@ local function leave(self, plans)
     table.insert(self.missing[where], name)
     if not self.told_zones[where] then
       self.told_zones[where] = true
-      self.host.log("warn", "schedule.no_zone", "name", name, "error", (select(2, zone.open(where))))
+      self.host.log("warn", "schedule.no_zone", "name", name, "error", (select(2, calendar.zone(where))))
     end
   end
   return ask(self, "schedule_lack", core.encode(names), machine())
@@ -118,7 +117,7 @@ end
 --- Takes schedules back with zones that this machine has got meanwhile.
 local function take_back(self)
   for where, names in pairs(self.missing) do
-    if zone.open(where) then
+    if calendar.zone(where) then
       local ok, message, code = ask(self, "schedule_lack", core.encode(names), nil)
       if not ok then return nil, message, code end
       self.missing[where] = nil
@@ -211,7 +210,7 @@ local function sign(self, list)
   for _, row in ipairs(found) do rows[row.name] = row end
   for _, one in ipairs(list) do
     local row = rows[one.name]
-    if row and definition.same_as(row.definition, one.schedule) then
+    if row and schedule.same_as(row.definition, one.schedule) then
       told[#told + 1] = core.array { one.name, row.version }
     else
       rest[#rest + 1] = one

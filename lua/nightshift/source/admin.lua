@@ -11,10 +11,9 @@ local core = require "nightshift.core"
 local failure = require "nightshift.failure"
 local mapping = require "nightshift.source.mapping"
 local options = require "nightshift.options"
-local pay = require "nightshift.source.pay"
 local steps = require("nightshift.source.text").steps
-local take = require "nightshift.source.take"
 local units = require "nightshift.units"
+local work = require "nightshift.source.work"
 
 local caught, fail, must, raise, try = failure.caught, failure.fail, failure.must, options.raise, failure.try
 
@@ -108,7 +107,7 @@ local function walk(self, pick, older, limit, fn)
 end
 
 local function change_free(self, lock, ids, act)
-  local rows = take.free_of(self, steps.run(self, lock, steps.list(ids), #ids))
+  local rows = work.free_of(self, steps.run(self, lock, steps.list(ids), #ids))
   if #rows == 0 then return 0 end
   act(self, rows)
   must(self.handle:act_note(#rows))
@@ -175,7 +174,7 @@ local function retry(self, what, told)
     if told then told(sum) end
     return changed
   end
-  pay.all(self)
+  work.pay(self)
   local n = ids and 0 or walk(self, "dead_all", nil, EVERY, again)
   for i = 1, ids and #ids or 0, AT_ONCE do
     n = n + again(table.move(ids, i, math.min(i + AT_ONCE - 1, #ids), 1, {}))
@@ -297,7 +296,7 @@ admin.DRAIN = { into = options.typed "string" }
 -- went.
 local function drain_batch(self, ids, into, action)
   local n, message, code = try(change, self, "open_lock", ids, function(_, rows)
-    take.push(self, into, rows, function(entry, row)
+    work.push(self, into, rows, function(entry, row)
       entry.unique, entry.delay = nil, row["ns:delay"]
       entry.decay = entry.priority and math.min(self.map.decay, 255)
     end)
@@ -338,7 +337,7 @@ local function drain(self, given)
   if not given.into then options.raise "drain: 'into' is missing" end
   check_drain(self, given.into)
   local action = audit.new(self.handle, "drain", ("table %s: into queue %s"):format(self.name, given.into))
-  pay.all(self)
+  work.pay(self)
   local told = 0
   local jobs = walk(self, "open_pick", nil, EVERY, function(ids)
     local n = drain_batch(self, ids, given.into, action)

@@ -9,11 +9,9 @@
 local core = require "nightshift.core"
 local failure = require "nightshift.failure"
 local nightshift = require "nightshift"
-local pay = require "nightshift.source.pay"
 local source = require "nightshift.source.table"
 local steps = require("nightshift.source.text").steps
-local take = require "nightshift.source.take"
-local tend = require "nightshift.source.tend"
+local work = require "nightshift.source.work"
 
 ---@class nightshift.source.Runner
 ---@field host table functions of the host: wait, log, workers, tell; a number: within (s); drain
@@ -117,7 +115,7 @@ local function take_in(self, state, now)
   local n = math.min(wanted(self, state.ready, now), allowed(self, state.rate, now))
   self.rate = state.rate and state.rate > 0 and state.rate or nil
   if n <= 0 or not (self.more or now >= self.look_at) then return end
-  local taken = #take.rows(self.t, n)
+  local taken = #work.take(self.t, n)
   self.taken, self.more = self.taken + taken, taken >= n
   if self.rate then self.tokens = self.tokens - taken end
   if not self.more then self.look_at = now + self.every end
@@ -132,13 +130,13 @@ local function tend_to(self, now)
   if now < self.tend_at then return end
   local renews = now >= self.renew_at
   if renews then self.renew_at = now + math.min(RENEW, (t.map.overdue or math.huge) / 4000000) end
-  tend.live(t, renews)
-  tend.overdue(t)
+  work.tend(t, renews)
+  work.overdue(t)
   self.tend_at = now + TEND
 end
 
 local function give_back(self)
-  if tend.give_back(self.t) > 0 then pay.all(self.t) end
+  if work.give_back(self.t) > 0 then work.pay(self.t) end
 end
 
 --- Says once when people pause the table, and when they resume it.
@@ -159,9 +157,9 @@ local function look(self)
 end
 
 --- Does one round of the owner.
-local function work(self, now)
+local function take_turn(self, now)
   local state = look(self)
-  if state.owed == 1 then pay.all(self.t) end
+  if state.owed == 1 then work.pay(self.t) end
   obey(self, state.paused == 1)
   if state.paused ~= 1 and self.taking > 0 then
     take_in(self, state, now)
@@ -194,7 +192,7 @@ local function is_busy(self)
   if state.fresh == 1 or state.live == 1 and state.paused == 0 then return true end
   if state.paused ~= 0 then return false end
   self.t.whole_at = 0
-  return #take.look(self.t, 1) > 0 and is_served(self)
+  return #work.look(self.t, 1) > 0 and is_served(self)
 end
 
 --- Have two looks found nothing? Tells the host.
@@ -237,7 +235,7 @@ local round = failure.caught(function(self)
   if not is_served(self) then
     if self.owner then disown(self) end
   elseif owns(self, now) then
-    work(self, now)
+    take_turn(self, now)
   end
   rest(self)
   return pause(self, core.clock())
@@ -245,8 +243,8 @@ end)
 
 --- Opens the rows that were not begun, and pays for the verdicts behind the last round.
 local function leave(self)
-  tend.give_back(self.t)
-  pay.all(self.t)
+  work.give_back(self.t)
+  work.pay(self.t)
 end
 
 --- Works until the host ends. A session that is gone has lost the lock.

@@ -8,12 +8,10 @@ local core = require "nightshift.core"
 local failure = require "nightshift.failure"
 local mapping = require "nightshift.source.mapping"
 local options = require "nightshift.options"
-local pay = require "nightshift.source.pay"
 local queue = require "nightshift.queue"
 local steps = require("nightshift.source.text").steps
-local take = require "nightshift.source.take"
-local tend = require "nightshift.source.tend"
 local text = require "nightshift.source.text"
+local work = require "nightshift.source.work"
 
 local caught, fail, must, try = failure.caught, failure.fail, failure.must, failure.try
 
@@ -51,7 +49,7 @@ local function take_ahead(self, limit)
   local now, most = core.clock(), math.max(limit, math.min(limit * AHEAD, MOST))
   local n = now - self.took_at < SOON and self.ahead * 2 or self.ahead // 2
   self.ahead, self.took_at = math.max(limit, math.min(n, most)), now
-  local taken = take.rows(self, self.ahead)
+  local taken = work.take(self, self.ahead)
   if #taken > 0 then self.taken = taken end
   return #taken > 0
 end
@@ -65,10 +63,10 @@ end
 
 --- Claims ready jobs, and after that takes in rows.
 local function claim_now(self, limit)
-  tend.turn(self)
+  work.turn(self)
   local claimed = must(self.handle:claim(self.name, limit, 0, 0))
   if #claimed > 0 then return claimed end
-  pay.all(self)
+  work.pay(self)
   if not (take_ahead(self, limit) or from_the_dead(self)) then return claimed end
   return (must(self.handle:claim(self.name, limit, 0, 0)))
 end
@@ -123,23 +121,23 @@ local SURE = 2000000 -- µs that it may take to be sure that a holder is dead
 --- Gives back jobs of dead holders and rows that other programs have had for too long. Cancels
 -- jobs with rows that were taken or changed, and writes debts; returns how many rows.
 verb("rescue", function(self)
-  local dead, lost = must(self.handle:look(SURE)), tend.live(self, false)
-  pay.all(self)
-  return dead.jobs + lost + tend.overdue(self)
+  local dead, lost = must(self.handle:look(SURE)), work.tend(self, false)
+  work.pay(self)
+  return dead.jobs + lost + work.overdue(self)
 end)
 
 --- Takes in up to n rows, for any worker of the queue; how many.
-verb("take", function(self, n) return #take.rows(self, n) end)
+verb("take", function(self, n) return #work.take(self, n) end)
 
 --- Gives back rows that were taken in and never begun; returns how many.
 verb("give_back", function(self)
-  local n = tend.give_back(self)
-  pay.all(self)
+  local n = work.give_back(self)
+  work.pay(self)
   return n
 end)
 
 --- Writes all debts to rows; returns how many.
-verb("pay", pay.all)
+verb("pay", work.pay)
 
 verb("pause", function(self) return (must(self.handle:pause(self.name, true))) end)
 
@@ -167,7 +165,7 @@ function source.leave(self)
   end
   self.held, self.taken, self.sources[self] = {}, {}, nil
   if #entries > 0 then self.handle:settle_all(entries) end
-  if #ids > 0 and try(tend.give_back, self, ids) then try(pay.all, self) end
+  if #ids > 0 and try(work.give_back, self, ids) then try(work.pay, self) end
 end
 
 -- -------------------------------------------------------------------- opening
@@ -214,7 +212,7 @@ source.new = caught(function(db, given, log)
   local shows = mapping.shows_claims(map)
   self.marks = shows
   self.changes = { done = true, open = shows, dead = map.states.failed ~= nil }
-  function self.touched(claimed) try(tend.renew, self, ("[%d,%d]"):format(claimed.row, claimed.id)) end
+  function self.touched(claimed) try(work.renew, self, ("[%d,%d]"):format(claimed.row, claimed.id)) end
   must(handle:serve(self.id, { hold = texts.next_hold, lost = texts.lost, lives = texts.lives, done = texts.done,
     dead = texts.dead, shows_dead = self.changes.dead, ends = ends }))
   return self

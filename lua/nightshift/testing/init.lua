@@ -11,11 +11,10 @@
 -- made. Such a database has a mark with its own name in nightshift_meta.
 
 local core = require "nightshift.core"
-local crash = require "nightshift.testing.crash"
-local definition = require "nightshift.schedule.definition"
-local drain = require "nightshift.testing.drain"
 local nightshift = require "nightshift"
 local options = require "nightshift.options"
+local process = require "nightshift.testing.process"
+local schedule = require "nightshift.schedule"
 
 local raise = options.raise
 
@@ -189,15 +188,15 @@ end
 
 -- Ticks are reckoned by the clock on the wall of the tests, which t:advance has moved on. The rows
 -- have the instants by the server's.
-local next_tick, due_ticks = definition.next, definition.due
+local next_tick, due_ticks = schedule.next, schedule.due
 
 local function move_ticks(self)
-  function definition.next(def, after, base)
+  function schedule.next(def, after, base)
     local by = self._ahead
     local tick = next_tick(def, after + by, base and base + by)
     return tick and tick - by
   end
-  function definition.due(def, first, now)
+  function schedule.due(def, first, now)
     local by = self._ahead
     local ticks = due_ticks(def, first + by, now + by)
     for i, tick in ipairs(ticks) do ticks[i] = tick - by end
@@ -257,7 +256,7 @@ end
 ---@return string? code
 function methods:clean()
   local handle = own(self, "clean")
-  crash.disarm(self)
+  process.disarm(self)
   self._ahead = 0
   local ok, message, code = self._tables, nil, nil
   if not ok then ok, message, code = list_tables(handle) end
@@ -280,7 +279,7 @@ function methods:advance(duration)
   local by, message = options.duration(duration, "advance: the time")
   if not by then return nil, message, "INVALID" end
   if by > LONGEST * 1000000 then return nil, "advance: the time is more than a century", "INVALID" end
-  return options.values(drain.due(self, by))
+  return options.values(process.due(self, by))
 end
 
 --- Does a value have all that is wanted of it? Of a table that is each key that is given.
@@ -323,7 +322,7 @@ function methods:pushed(filter)
   return list
 end
 
---- The process dies at a point, as by kill -9: see crash.lua.
+--- The process dies at a point, as by kill -9: see process.lua.
 ---@param point string
 ---@param nth integer? 1: the next time, 2: the time after that
 ---@return true|nil
@@ -333,10 +332,10 @@ function methods:crash_at(point, nth)
   own(self, "crash_at")
   if type(point) ~= "string" then raise("crash_at: the point must be a string, got %s", type(point)) end
   if nth ~= nil and math.type(nth) ~= "integer" then raise("crash_at: which time must be an integer, got %s", nth) end
-  return options.values(crash.arm(self, point, nth or 1))
+  return options.values(process.arm(self, point, nth or 1))
 end
 
---- Runs ready jobs to their ends, in this process: see drain.lua.
+--- Runs ready jobs to their ends, in this process: see process.lua.
 ---@param handlers table|string handlers by name, or a file, or a list of files
 ---@param opts {may_fail: boolean?, scheduled: boolean?, runs: integer?}?
 ---@return nightshift.TestedJobs|nil
@@ -345,20 +344,20 @@ end
 ---@return nightshift.TestedJobs? counts
 function methods:drain(handlers, opts)
   own(self, "drain")
-  return options.values(drain.run(self, handlers, opts))
+  return options.values(process.drain(self, handlers, opts))
 end
 
 --- Ends the kit. Its database stays for the next one.
 function methods:close()
   options.own(self, meta, "t", "close")
   if not self._handle:is_open() then return end
-  crash.disarm(self)
-  drain.close(self)
+  process.disarm(self)
+  process.close(self)
   if rawget(self, "_db") then self._db:close() end
   self._handle:close()
   self._keeper:close()
   options.serve {}
-  definition.next, definition.due = next_tick, due_ticks
+  schedule.next, schedule.due = next_tick, due_ticks
   current = nil
 end
 

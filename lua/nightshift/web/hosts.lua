@@ -3,9 +3,9 @@
 --
 -- Memory is read in /proc, so it is known of hosts on the machine of this page alone.
 
-local hosts = require "nightshift.report.hosts"
+local hosts = require "nightshift.hosts"
 local report = require "nightshift.report"
-local versions = require "nightshift.versions"
+local versions = hosts.versions
 
 local SHOWN <const> = 200 -- running jobs
 local NAMED <const> = 5 -- names without a host

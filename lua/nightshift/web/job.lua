@@ -8,7 +8,7 @@ local graph = require "nightshift.web.graph"
 local layout = require "nightshift.web.layout"
 local options = require "nightshift.options"
 local report = require "nightshift.report"
-local tree = require "nightshift.report.tree"
+local jobs = require "nightshift.report.jobs"
 
 local RUNS <const> = 20 -- failed ones that are shown
 local TEXT <const> = 16384 -- characters of an error or a log
@@ -121,11 +121,11 @@ local function read(context, id, data)
   data.may, data.ended = may_of(info), ENDED[info.state]
   data.place_of = place_of
   data.runs, data.more_runs = runs_of(handle, info, fact)
-  data.parents, data.more_parents = must(tree.parents(handle, info.parent, ABOVE))
+  data.parents, data.more_parents = must(jobs.parents(handle, info.parent, ABOVE))
   data.after, data.more_after = briefs(handle, info.after)
   local waiters = must(report.waiters(handle, id, NEIGHBOURS + 1))
   data.waiters, data.more_waiters = briefs(handle, waiters)
-  data.below, data.graph = must(tree.read(handle, id, BELOW)), graph
+  data.below, data.graph = must(jobs.tree(handle, id, BELOW)), graph
   count_children(handle, data.below)
   data.children = data.below.children and must(context.db:children(id))
   data.states = STATES

@@ -7,15 +7,15 @@
 
 local admin = require "nightshift.source.admin"
 local chart = require "nightshift.web.chart"
-local hosts = require "nightshift.report.hosts"
+local hosts = require "nightshift.hosts"
 local layout = require "nightshift.web.layout"
 local limit = require "nightshift.limit"
 local memory_of = require("nightshift.web.hosts").memory_of
 local queues = require "nightshift.web.queues"
 local report = require "nightshift.report"
-local series = require "nightshift.report.series"
+local series = require("nightshift.report.figures").series
 local units = require "nightshift.units"
-local versions = require "nightshift.versions"
+local versions = hosts.versions
 
 local SPANS <const> = { { "1h", 3600, "1 hour", 1 }, { "1d", 86400, "1 day", 15 }, { "7d", 604800, "7 days", 120 } }
 local STATES <const> = { "ready", "running", "scheduled", "waiting", "dead" }

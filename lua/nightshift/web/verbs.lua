@@ -9,7 +9,6 @@
 local core = require "nightshift.core"
 local change = require "nightshift.change"
 local filter = require "nightshift.filter"
-local many = require "nightshift.many"
 local layout = require "nightshift.web.layout"
 local options = require "nightshift.options"
 local runs = require "nightshift.web.runs"
@@ -30,7 +29,7 @@ end
 local LIVE <const> = set("running", "ready", "scheduled", "waiting")
 
 --- The verbs. `states`: of jobs that it is for. `default`: the states of a filter without one.
--- `core`: the verb of many.lua. `field`: of the form, a value that it needs. `done` is said of jobs,
+-- `core`: that of filter.lua. `field`: of the form, a value that it needs. `done` is said of jobs,
 -- and `label` is on the button.
 local VERBS <const> = {
   retry = { label = "Run again", core = "retry", states = filter.ENDED, default = "dead", done = "will run again",
@@ -124,7 +123,7 @@ end
 ---@return integer|nil n
 ---@return boolean|string at_least there may be more; or the message
 local function count(context, verb, given, seconds)
-  local ran, checked, message = pcall(many.read, verb.core, verbs.with(given, verb.core == "move" and { to = "x" }
+  local ran, checked, message = pcall(filter.read, verb.core, verbs.with(given, verb.core == "move" and { to = "x" }
     or verb.core == "reprioritise" and { priority = 0 } or {}))
   if not ran or not checked then return nil, ran and message or checked end
   local n, stop, late, enough = 0, core.clock() + seconds, false, {}
@@ -132,7 +131,7 @@ local function count(context, verb, given, seconds)
     if late then error({ message = enough }, 0) end -- there was more to read than by then
     n, late = found, core.clock() > stop
   end
-  local all, problem = many.count(context.db._handle, verb.core, checked)
+  local all, problem = filter.count(context.db._handle, verb.core, checked)
   if all then return all, false end
   if problem ~= enough then return nil, problem end
   return n, true
@@ -222,7 +221,7 @@ function actions.begin(context, request)
   local asked, values = given, nil
   if verb.core == "update" then values = change.read(needs) else asked = verbs.with(given, needs) end
   local checked, code
-  checked, message, code = many.read(verb.core, asked)
+  checked, message, code = filter.read(verb.core, asked)
   if not checked then return nil, message, code end
   if values then checked.change = { values = values } end
   checked.batch = (verb.core == "update" or verb.core == "delete") and SINGLE or nil
@@ -233,7 +232,7 @@ function actions.begin(context, request)
     path = "/jobs", query = given,
     work = function(told)
       checked.told = told
-      local counts, problem, kind = many.run(handle, verb.core, checked)
+      local counts, problem, kind = filter.run(handle, verb.core, checked)
       if not counts then return nil, problem, kind end
       return sentence(verb, counts)
     end,

@@ -10,7 +10,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#include "clock.h"
+#include "base.h"
 
 /* Specs are built to die at any of these. */
 #ifdef NS_CRASH

@@ -17,7 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "clock.h"
+#include "base.h"
 
 #define LATCH_PATIENCE 5 /* seconds; the work under a latch takes microseconds */
 

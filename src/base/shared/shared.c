@@ -11,7 +11,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "clock.h"
+#include "base.h"
 
 #define TWO_TO_63 9223372036854775808.0
 

@@ -14,8 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "buf.h"
-#include "err.h"
+#include "base.h"
 
 /* ---------------------------------------------------------- latches: locks.c */
 

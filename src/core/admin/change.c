@@ -9,7 +9,7 @@
 ** or signals. A row of nightshift_child stays as long as jobs below the deleted one are there:
 ** pruning finds them by it. No assert: only the server knows the rows.
 */
-#include "admin/inner.h"
+#include "admin/admin.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -19,7 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "clock.h"
+#include "base.h"
 #include "db/db.h"
 
 /* Columns of admin_info and admin_info_finished. */

@@ -5,7 +5,7 @@
 ** serialised with verdicts. A row that it leaves in ready or in a lease is stale by its run;
 ** the claim that meets it drops it. No assert: only the server knows the locks.
 */
-#include "admin/inner.h"
+#include "admin/admin.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -84,15 +84,15 @@ ns_status ns_admin_run(ns_db *db, ns_admin_work *w, ns_status (*run)(ns_db *, ns
   ns_action_end(db, begun);
   ns_buf_free(&w->now.key);
   ns_buf_free(&w->then.key);
-  if (st == NS_OK && !db->user_tx) {
-    ns_admission_pass(db);
-    if (db->ring_due)
-      ns_ring(db, NULL);
-    db->ring_due = false;
-    ns_finish_pending_retry(db);
-  } else if (!db->user_tx) {
-    ns_buf_free(&db->passed);
-  }
+  if (db->user_tx)
+    return st;
+  ns_admission_pass(db, st == NS_OK);
+  if (st != NS_OK)
+    return st;
+  if (db->ring_due)
+    ns_ring(db, NULL);
+  db->ring_due = false;
+  ns_finish_pending_retry(db);
   return st;
 }
 

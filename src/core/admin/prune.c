@@ -14,8 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "admin/inner.h"
-#include "clock.h"
+#include "admin/admin.h"
+#include "base.h"
 #include "db/db.h"
 #include "finish/finish.h"
 #include "handle.h"

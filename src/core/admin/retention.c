@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "admin/inner.h"
+#include "admin/admin.h"
 
 #define FOREVER (INT64_MAX / 2) /* an age that no row has */
 

@@ -12,11 +12,19 @@
 #ifndef NS_ADMISSION_ADMISSION_H
 #define NS_ADMISSION_ADMISSION_H
 
-#include "buf.h"
+#include "base.h"
 #include "link/link.h"
 #include "nightshift_host.h"
 
 /* ------------------------------------------------------- a claim: claim.c */
+
+/* What sorting has in mind, beside claims, where groups take turns. Instants are monotonic. */
+typedef struct ns_admission_sorting {
+  int64_t at;          /* when a host moves more, between claims; 0: it does not, */
+  int64_t rest;        /* ... after so many µs */
+  int64_t newest_at;   /* no look at the newest rows of ready before; */
+  int64_t newest_from; /* ... which came since then (server's time); 0: no look yet */
+} ns_admission_sorting;
 
 /* A claimer's memory of a queue. Instants are monotonic. */
 typedef struct ns_admission_memory {
@@ -31,10 +39,7 @@ typedef struct ns_admission_memory {
   int64_t admitted_at; /* when the last one was admitted, or the first look; 0: none yet */
   size_t moved;       /* rows, by the claim under way; */
   bool more;          /* ... and there may be more in ready */
-  int64_t newest_at;   /* no look at the newest rows of ready before; */
-  int64_t newest_from; /* ... which came since then (server's time); 0: no look yet */
-  int64_t sort_at;     /* when a host moves more, between claims; 0: it does not, */
-  int64_t sort_rest;   /* ... after so many µs */
+  ns_admission_sorting sorting;
 } ns_admission_memory;
 
 /* What a claim wants of a limited queue, and does for it. */
@@ -55,17 +60,6 @@ typedef struct ns_admission_claim {
 ** limit was taken away ('*lifted'), and the claim goes on as of any other queue. */
 ns_status ns_admission_run(ns_db *db, ns_admission_memory *m, const ns_admission_claim *c,
                            ns_stmt **s, bool *lifted, ns_err *err);
-
-/* Only moves rows of ready into the backlog, for a host between its claims. No row is taken of a
-** limit that is gone, or that another claim has locked. */
-ns_status ns_admission_sort(ns_db *db, ns_admission_memory *m, const ns_admission_claim *c,
-                            ns_err *err);
-
-/* That is over, and began at 'start', monotonic µs: it rests as long. */
-void ns_admission_sorted(ns_admission_memory *m, int64_t start);
-
-/* When that is worth it, monotonic µs; 0: it is not. */
-int64_t ns_admission_sort_at(const ns_admission_memory *m);
 
 /* The last row of that answer has been read. 'in': when to look again (µs, -1: not known); 'more':
 ** there are more groups to be looked at; 'n': jobs that were admitted. */
@@ -130,14 +124,35 @@ ns_status ns_admission_stop(ns_db *db, int64_t queue_id, int64_t job, int64_t sp
 ** queue. Notes the group (no text: it holds none) for ns_admission_pass, best effort. */
 void ns_admission_leaves(ns_db *db, int64_t queue_id, const ns_value *group);
 
-/* After the commit: the next claim looks at the groups that were noted, and a ring is due. Best
-** effort: they are looked at within a second anyway. Waits for a claim that admits, a second at
-** most. Costs nothing when none was noted. In a transaction of the caller it comes by itself. */
-void ns_admission_pass(ns_db *db);
+/* Behind the transaction. 'written': the next claim looks at the groups that were noted, and a ring
+** is due; else they are forgotten. Best effort: they are looked at within a second anyway. Waits
+** for a claim that admits, a second at most. Costs nothing when none was noted. In a transaction of
+** the caller it comes by itself. */
+void ns_admission_pass(ns_db *db, bool written);
 
 extern const struct ns_hooks ns_admission_hooks;
 
-/* ------------------------------------------- a queue with a bound: room.c */
+/* ------------------------------------------------------- sorting: sort.c */
+
+/* Moves rows of ready into the backlog, with the limit locked: as many as a claim has time for. */
+ns_status ns_admission_sort_for(ns_db *db, const ns_admission *a, ns_admission_memory *m,
+                                const ns_admission_claim *c, ns_err *err);
+
+/* A claim has met another one: a host's sorting is put off. */
+void ns_admission_sort_crowd(ns_admission_memory *m);
+
+/* The same without a claim, for a host between its claims. No row is taken of a
+** limit that is gone, or that another claim has locked. */
+ns_status ns_admission_sort(ns_db *db, ns_admission_memory *m, const ns_admission_claim *c,
+                            ns_err *err);
+
+/* The sorting is over, and began at 'start', monotonic µs: it rests as long. */
+void ns_admission_sorted(ns_admission_memory *m, int64_t start);
+
+/* When that is worth it, monotonic µs; 0: it is not. */
+int64_t ns_admission_sort_at(const ns_admission_memory *m);
+
+/* -------------------------------------- a queue with a bound: admission.c */
 
 /* A push wants to add 'n' jobs to a queue. Where it has a bound its jobs are counted first, or were
 ** a moment ago. Costs nothing while no queue that the handle has met has one. Errors: FULL,

@@ -12,14 +12,13 @@
 ** 1/200. A window further down would be no cheaper: the server reads on through deleted rows to
 ** the next row that is not.
 */
-#include "claim/inner.h"
+#include "claim/claim.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "buf.h"
-#include "clock.h"
-#include "err.h"
+#include "base.h"
+#include "handle.h"
 
 void ns_claim_lanes_free(ns_lanes *l) {
   free(l->items);

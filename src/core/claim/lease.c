@@ -9,15 +9,14 @@
 ** or moved in between. The second read sees committed rows and no snapshot. The claim is
 ** forgotten, and with the last one its lease.
 */
-#include "claim/inner.h"
+#include "claim/claim.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "buf.h"
-#include "clock.h"
+#include "base.h"
 #include "db/db.h"
-#include "err.h"
+#include "handle.h"
 #include "source/source.h"
 
 void ns_claim_leases_free(ns_leases *l) {

@@ -17,14 +17,14 @@
 ** Invariant: the floor moves only after the commit, and never back but to 0, when all floors
 ** are dropped.
 */
-#include "admission/admission.h"
-#include "claim/inner.h"
+#include "claim/claim.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "clock.h"
-#include "err.h"
+#include "admission/admission.h"
+#include "base.h"
+#include "handle.h"
 
 #define LOOK_EVERY INT64_C(20000)      /* µs between looks at scheduled */
 #define LOOK_CONTENDED (NS_SECOND / 5) /* ... under contention, as other holders look as well */
@@ -425,7 +425,7 @@ ns_status ns_claim_take_limited(ns_db *db, ns_claim_queue *q, size_t want, ns_cl
                               .take = list_ready,
                               .arg = q},
         &s, &lifted, err);
-  c->sorts = c->sorts || q->admission.sort_at != 0;
+  c->sorts = c->sorts || q->admission.sorting.at != 0;
   ns_buf_free(&text);
   if (st == NS_OK && s != NULL)
     return collect_admitted(db, q, s, out, err);

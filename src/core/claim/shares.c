@@ -11,14 +11,14 @@
 ** other queues fill the claim. An assert sees that no claim takes more than was asked for; the
 ** rest of this is about cost.
 */
-#include "claim/inner.h"
+#include "claim/claim.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "clock.h"
+#include "base.h"
 #include "db/db.h"
-#include "err.h"
+#include "handle.h"
 
 #define MANY 8                   /* queues to be asked one by one */
 #define FEW 4                    /* jobs of each: then one statement takes them */

@@ -13,13 +13,14 @@
 ** Invariant: where a lock wait would end the whole transaction the fast form never runs. A
 ** number may stand for a second name, too, so claimed names are compared once more.
 */
-#include "claim/inner.h"
+#include "claim/claim.h"
 
 #include <stdlib.h>
 #include <string.h>
 
+#include "base.h"
 #include "db/db.h"
-#include "err.h"
+#include "handle.h"
 
 /* --------------------------------------------------------------------- names */
 

@@ -21,9 +21,10 @@
 ** Invariant: nothing here takes a job; locks are taken for one late row per sweep at most. No
 ** assert: the server decides which locks a statement takes.
 */
-#include "claim/inner.h"
+#include "claim/claim.h"
 
-#include "clock.h"
+#include "base.h"
+#include "handle.h"
 
 #define RANKS 256
 #define ER_TOO_LONG 1969 /* the server's number for max_statement_time exceeded */

@@ -6,14 +6,14 @@
 ** claim). Floors move only after the commit, so rows of a claim that was rolled back are found
 ** again by the next one. While a job is held that was claimed alone, no other such job is held.
 */
-#include "claim/inner.h"
+#include "claim/claim.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "clock.h"
+#include "base.h"
 #include "db/db.h"
-#include "err.h"
+#include "handle.h"
 
 #define SWEEP_LATEST (5 * NS_SECOND)   /* from one to the next, where claims take long */
 #define SENTINELS 1000                 /* put up at once */

@@ -26,11 +26,11 @@
 ** it. It asks for other locks from then on. A lost connection frees its lock. No assert for the
 ** waits: the server ends them.
 */
-#include "claim/inner.h"
+#include "claim/claim.h"
 
-#include "clock.h"
+#include "base.h"
 #include "db/db.h"
-#include "err.h"
+#include "handle.h"
 
 /* --------------------------------------------------------------------- aging */
 

@@ -10,16 +10,15 @@
 ** until the next cycle has read the number, before it writes anything. A written verdict is
 ** then OK, not STALE, when its caller comes with it again.
 */
-#include "cycle/inner.h"
+#include "cycle/cycle.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base.h"
 #include "claim/claim.h"
-#include "clock.h"
 #include "db/db.h"
-#include "err.h"
 #include "finish/finish.h"
 #include "handle.h"
 #include "holder/holder.h"

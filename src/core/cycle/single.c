@@ -11,11 +11,10 @@
 
 #include <stdlib.h>
 
+#include "base.h"
 #include "claim/claim.h"
-#include "clock.h"
-#include "cycle/inner.h"
+#include "cycle/cycle.h"
 #include "db/db.h"
-#include "err.h"
 #include "handle.h"
 #include "link/link.h"
 

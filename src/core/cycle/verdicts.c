@@ -7,14 +7,13 @@
 ** no other. A message in place of the caller's words lives no longer than the call. The first
 ** is asserted where a cycle begins (cycle/cycle.c).
 */
-#include "cycle/inner.h"
+#include "cycle/cycle.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "buf.h"
-#include "clock.h"
+#include "base.h"
 #include "db/db.h"
 #include "finish/finish.h"
 #include "push/push.h"

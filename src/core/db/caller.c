@@ -9,12 +9,13 @@
 ** of ours begins (ns_db_session_begins). A report that was interrupted outside a transaction is
 ** run once more; no other statement of the caller's is.
 */
-#include "db/inner.h"
+#include "db/db.h"
 
 #include <string.h>
 #include <strings.h>
 
-#include "err.h"
+#include "base.h"
+#include "handle.h"
 
 /* -------------------------------------------------------------- the text */
 

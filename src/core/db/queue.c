@@ -14,13 +14,13 @@
 ** queues, by id and by name. An id of the sequence is given once; a forked child takes none
 ** of its parent's block.
 */
-#include "db/inner.h"
-
-#include "clock.h"
-#include "err.h"
+#include "db/db.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+#include "base.h"
+#include "handle.h"
 
 /* ASCII control characters, and U+0080 to U+009F, which are C2 80 to C2 9F. */
 static bool is_control(ns_bytes name, size_t i) {

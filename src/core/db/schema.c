@@ -12,11 +12,13 @@
 ** A statement waits for each transaction that uses its table, is inside its procedure or has
 ** read its view, and other sessions wait behind us. So each try of each statement is short.
 */
-#include "db/inner.h"
+#include "db/db.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "handle.h"
 
 #define ER_TABLE_EXISTS 1050
 #define ER_SP_EXISTS 1304

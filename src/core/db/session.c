@@ -8,14 +8,14 @@
 ** list of hooks from its opening on. It is in the order of the parts, each above the parts that
 ** it uses: closing goes through it backwards. That order is checked by spec/house_spec.lua.
 */
-#include "db/inner.h"
+#include "db/db.h"
 
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "clock.h"
-#include "err.h"
+#include "base.h"
+#include "handle.h"
 
 #define RETRY_SOON 150000              /* µs: the longest pause while other sessions still wait */
 #define RETRY_SOON_FOR (2 * NS_SECOND) /* for us to come back, up to this */

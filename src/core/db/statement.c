@@ -8,12 +8,13 @@
 ** it. No statement of ours runs while the caller's own SQL has tables locked, or has left a
 ** transaction open.
 */
-#include "db/inner.h"
+#include "db/db.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "err.h"
+#include "base.h"
+#include "handle.h"
 
 void ns_db_forget_statements(ns_db *db) {
   memset(db->stmts, 0, sizeof db->stmts);

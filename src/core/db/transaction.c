@@ -15,15 +15,14 @@
 ** push's concern. A session where autocommit may still be off is given up. When a KILL has hit
 ** the COMMIT, END commits the transaction; such a push counts as cut.
 */
-#include "db/inner.h"
+#include "db/db.h"
 
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "buf.h"
-#include "clock.h"
-#include "err.h"
+#include "base.h"
+#include "handle.h"
 
 #define TX_TRIES 20 /* of one unit of work, before NS_EBUSY */
 

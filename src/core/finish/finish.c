@@ -19,11 +19,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "clock.h"
+#include "base.h"
 #include "db/db.h"
-#include "err.h"
 #include "handle.h"
-#include "log.h"
 #include "source/source.h"
 #include "wake/wake.h"
 

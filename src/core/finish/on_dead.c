@@ -12,9 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "clock.h"
+#include "base.h"
 #include "db/db.h"
-#include "err.h"
 #include "handle.h"
 
 /* A job to push for a dead one. */

@@ -22,9 +22,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "clock.h"
+#include "base.h"
 #include "db/db.h"
-#include "err.h"
 #include "handle.h"
 #include "settle/settle.h"
 

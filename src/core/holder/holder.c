@@ -18,12 +18,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "buf.h"
+#include "base.h"
 #include "claim/claim.h"
-#include "clock.h"
 #include "db/db.h"
 #include "handle.h"
-#include "log.h"
 #include "wake/wake.h"
 
 #define LOCK_WAIT 2               /* seconds */

@@ -18,10 +18,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base.h"
 #include "claim/claim.h"
-#include "clock.h"
 #include "db/db.h"
-#include "err.h"
 #include "finish/finish.h"
 #include "handle.h"
 #include "settle/settle.h"

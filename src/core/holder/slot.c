@@ -23,9 +23,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "clock.h"
+#include "base.h"
 #include "db/db.h"
-#include "err.h"
 #include "handle.h"
 
 #define RACES 3                /* another was faster: so many looks before BUSY */

@@ -14,7 +14,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#include "clock.h"
+#include "base.h"
 
 /* -------------------------------------------------------------------- errors */
 

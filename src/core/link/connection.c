@@ -24,8 +24,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "clock.h"
-#include "err.h"
+#include "base.h"
 
 #define MIN_SERVER 100600 /* MariaDB 10.6 */
 #define CONNECT (3 * NS_SECOND)

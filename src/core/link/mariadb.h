@@ -7,7 +7,7 @@
 
 #include <mysql.h>
 
-#include "clock.h"
+#include "base.h"
 #include "link/link.h"
 
 #define NS_PACKET_SPARE 1024 /* bytes of max_packet that are left alone */

@@ -16,7 +16,7 @@
 */
 #include "link/mariadb.h"
 
-#include "err.h"
+#include "base.h"
 
 #include <errmsg.h>
 #include <mysqld_error.h>

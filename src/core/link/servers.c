@@ -17,7 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "clock.h"
+#include "base.h"
 #include "ns_sql_names.h"
 
 #define CONNECT_EACH NS_SECOND /* unless a time is given: one that is cut off delays the next */

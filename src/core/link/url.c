@@ -14,7 +14,7 @@
 #include <string.h>
 #include <strings.h>
 
-#include "clock.h"
+#include "base.h"
 
 static int hexdigit(char c) {
   if (c >= '0' && c <= '9')

@@ -14,7 +14,7 @@
 #include <string.h>
 
 #include "admission/admission.h"
-#include "clock.h"
+#include "base.h"
 #include "db/db.h"
 #include "finish/finish.h"
 #include "handle.h"

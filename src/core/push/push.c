@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "clock.h"
+#include "base.h"
 #include "db/db.h"
 #include "handle.h"
 

@@ -11,10 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base.h"
 #include "claim/claim.h"
-#include "clock.h"
 #include "db/db.h"
-#include "err.h"
 #include "handle.h"
 #include "push/push.h"
 

@@ -13,9 +13,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base.h"
 #include "claim/claim.h"
 #include "db/db.h"
-#include "err.h"
 #include "finish/finish.h"
 #include "handle.h"
 #include "settle/settle.h"

@@ -16,10 +16,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base.h"
 #include "claim/claim.h"
-#include "clock.h"
 #include "db/db.h"
-#include "err.h"
 #include "finish/finish.h"
 #include "handle.h"
 #include "push/push.h"

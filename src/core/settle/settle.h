@@ -4,8 +4,8 @@
 #ifndef NS_SETTLE_SETTLE_H
 #define NS_SETTLE_SETTLE_H
 
+#include "base.h"
 #include "claim/claim.h"
-#include "clock.h"
 #include "finish/finish.h"
 #include "nightshift_host.h"
 
@@ -103,7 +103,7 @@ bool ns_settle_keeps_output(const ns_db *db, const ns_outcome *f);
 ** 'gone' is left out: ns_finish counts it. 'c': the claim; NULL: it is not ours. */
 void ns_settle_count(ns_db *db, const ns_outcome *f, const ns_claimed *c);
 
-/* ------------------------------------------------------------ leave.c */
+/* --------------------------------- what a run leaves behind: outcome.c */
 
 /* Is it written, or too late to be? */
 bool ns_settle_is_over(const ns_verdict *v);

@@ -12,8 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base.h"
 #include "db/db.h"
-#include "err.h"
 #include "source/source.h"
 
 /* ------------------------------------------------------------ which row */

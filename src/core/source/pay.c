@@ -15,8 +15,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base.h"
 #include "db/db.h"
-#include "err.h"
 #include "handle.h"
 #include "source/source.h"
 

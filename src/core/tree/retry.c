@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "clock.h"
+#include "base.h"
 #include "db/db.h"
 #include "finish/finish.h"
 #include "push/push.h"

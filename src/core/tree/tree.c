@@ -123,7 +123,7 @@ void ns_tree_told(ns_db *db, ns_tree *t) {
     return;
   tell_claimers(db, t, "cancelled", is_revoked);
   tell_claimers(db, t, "paused", is_suspended);
-  ns_admission_pass(db);
+  ns_admission_pass(db, true);
   if (db->ring_due)
     ns_ring(db, NULL);
   db->ring_due = false;
@@ -230,11 +230,15 @@ ns_status ns_tree_ask(ns_db *db, ns_sql sql, ns_value list, const ns_value *more
 /* Leaves the nodes that the filter holds for, now that they are locked. */
 static ns_status keep_wanted(ns_db *db, ns_tree *t, ns_value list, ns_err *err) {
   const ns_value *row = NULL;
+  bool any = t->many->filter[0].type == NS_NULL; /* state: then no lease has to be read */
+  const ns_value more[] = {ns_vint(any ? 1 : t->many->ids[0]),
+                           ns_vint(any ? 0 : t->many->ids[t->many->n - 1]),
+                           ns_vtext(t->many->claims)};
   size_t n = 0;
   ns_status st;
   if (t->wanted == NULL && (t->wanted = malloc(NS_TREE_BATCH * sizeof *t->wanted)) == NULL)
     return ns_no_memory(err);
-  st = ns_tree_ask(db, NS_SQL_FILTER_LIVE, list, NULL, 0, t->many, err);
+  st = ns_tree_ask(db, NS_SQL_FILTER_LIVE, list, more, 3, t->many, err);
   while (st == NS_OK && n < NS_TREE_BATCH &&
          (st = ns_db_row(db, NS_SQL_FILTER_LIVE, &row, err)) == NS_OK && row != NULL)
     t->wanted[n++] = row[0].i;

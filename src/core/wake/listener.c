@@ -28,9 +28,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "buf.h"
+#include "base.h"
 #include "claim/claim.h"
-#include "clock.h"
 #include "db/db.h"
 #include "handle.h"
 #include "wake/wake.h"

@@ -22,7 +22,7 @@ typedef struct ns_peer {
   bool alive; /* its process is seen on this machine, and not stopped */
 } ns_peer;
 
-/* ------------------------------------- programs that wait for ends: wait.c */
+/* ------------------------------------- programs that wait for ends: ring.c */
 
 /* An edge of a job that has ended on the open transaction has a negative 'job': it is a waiter's. */
 void ns_wake_note(ns_db *db, int64_t job);

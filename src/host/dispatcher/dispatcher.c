@@ -11,10 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "clock.h"
-#include "err.h"
+#include "base.h"
 #include "ipc/ipc.h"
-#include "log.h"
 
 #define HOLD_LOOK (NS_SECOND / 4) /* at the connection, while jobs run */
 #define ASKS_MAX (60 * NS_SECOND) /* between two signs of life in a turn: the server may be slow */
@@ -58,7 +56,7 @@ static int64_t sort_time(const nsh_dispatch *d) {
 ** claims. */
 static void sort_some(nsh_dispatch *d) {
   ns_err err;
-  int64_t connected = ns_count(d->db).reconnects;
+  int64_t connected = ns_reconnects(d->db);
   if (ns_hung_up(d->db)) {
     d->beat_at = 0;
     return;
@@ -68,7 +66,7 @@ static void sort_some(nsh_dispatch *d) {
   nsh_slow_doing(d->slow, NSH_DISPATCHER, 0, true);
   if (ns_sort(d->db, &err) != NS_OK)
     nsh_back_off(d, &err);
-  if (ns_count(d->db).reconnects != connected)
+  if (ns_reconnects(d->db) != connected)
     d->beat_at = 0;
   nsh_slow_doing(d->slow, NSH_DISPATCHER, 0, false);
   nsh_exchange_lock(d->exchange);

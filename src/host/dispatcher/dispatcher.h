@@ -67,7 +67,7 @@ void nsh_served_text(ns_buf *text, ns_bytes lines);
 ** Invariant: only the dispatcher's thread is in here once it runs.
 */
 
-/* ------------------------------------------------- served queues: served.c */
+/* --------------------------------------------------- served queues: turn.c */
 
 /* The queues that are claimed from, in the core's form: with their weights, and with the room
 ** of their reserved workers. They are made anew whenever the queues are read: a queue may have

@@ -14,9 +14,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "clock.h"
+#include "base.h"
 #include "ipc/ipc.h"
-#include "log.h"
 
 #define BEAT (10 * NS_SECOND)
 #define BEAT_SOON (NS_SECOND / 20) /* while lost claims are being dropped */

@@ -22,11 +22,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "clock.h"
+#include "base.h"
 #include "dispatcher/dispatcher.h"
-#include "err.h"
 #include "ipc/ipc.h"
-#include "log.h"
 
 #define SERVED_OLD NS_SECOND
 #define NOTHING_OLD NS_SECOND /* the answer that nothing is due soon is asked for again */

@@ -1,6 +1,8 @@
 /*
 ** The exchange. Waiting is by condition variables on the monotonic clock; the
 ** loop, which waits in epoll, is woken through 'notify'.
+**
+** Texts that come from scripts are cut and made valid here, so that the server takes them.
 */
 #include "exchange/exchange.h"
 
@@ -13,9 +15,54 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "clock.h"
-#include "err.h"
+#include "base.h"
 #include "ipc/ipc.h"
+
+/* ----------------------------------------------------- readings of the scripts */
+
+#define ERROR_MAX 4096  /* bytes that are kept of an error */
+#define FILES_MAX 20000 /* and of a list, which is not cut but left out */
+
+void nsh_reading_free(nsh_reading *r) {
+  free((void *)r->files.p);
+  free((void *)r->error.p);
+  *r = (nsh_reading){.began = 0};
+}
+
+/* Owned, with a zero behind it; absent stays absent. */
+static ns_bytes copy_text(ns_bytes s) {
+  ns_buf text = NS_BUF_INIT;
+  if (s.p == NULL)
+    return s;
+  ns_buf_add_utf8(&text, s);
+  ns_buf_addc(&text, '\0');
+  nsh_must(!text.oom);
+  return (ns_bytes){text.p, text.n - 1};
+}
+
+void nsh_reading_done(nsh_reading *r, const char *version, ns_bytes files, int64_t began) {
+  nsh_reading_free(r);
+  nsh_version_copy(r->version, ns_str(version));
+  r->files = copy_text(files.n <= FILES_MAX ? files : ns_str("[]"));
+  r->began = began;
+}
+
+void nsh_reading_failed(nsh_reading *r, ns_bytes runs, ns_bytes error, int64_t began) {
+  nsh_version_copy(r->version, runs);
+  free((void *)r->error.p);
+  if (error.n > ERROR_MAX)
+    error.n = ERROR_MAX;
+  r->error = copy_text(error);
+  r->began = began;
+  r->ended = 0;
+}
+
+void nsh_reading_copy(nsh_reading *to, const nsh_reading *from) {
+  nsh_reading_free(to);
+  *to = *from;
+  to->files = copy_text(from->files);
+  to->error = copy_text(from->error);
+}
 
 /* ------------------------------------------------------- batches of verdicts */
 

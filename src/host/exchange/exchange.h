@@ -1,6 +1,7 @@
 /*
 ** The exchange between the loop and the threads that talk to the database about jobs. Also the
-** batches of verdicts in it, and the verdicts that are still to be written.
+** batches of verdicts in it, and the verdicts that are still to be written. And how the scripts
+** were last read, which the loop tells the dispatcher.
 **
 ** Invariants: a verdict leaves a batch only when the database has answered for it.
 ** 'outstanding' counts the claimed jobs without a verdict so far: the sum of jobs that arrive,
@@ -16,12 +17,11 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "buf.h"
+#include "base.h"
 #include "config.h"
 #include "ipc/ipc.h"
-#include "log.h"
 #include "nightshift_host.h"
-#include "scripts.h"
+#include "process/process.h"
 
 #define NSH_NEVER INT64_MAX
 
@@ -45,6 +45,32 @@ typedef struct nsh_counts {
 static inline void nsh_count(_Atomic int64_t *count, int64_t n) {
   atomic_fetch_add_explicit(count, n, memory_order_relaxed);
 }
+
+/* ----------------------------------------------------- readings of the scripts */
+
+/*
+** How a host has last read its scripts, for people: which version of them it runs, and why
+** a later one could not be read.
+*/
+typedef struct nsh_reading {
+  char version[NSH_VERSION_SIZE]; /* of the running scripts; "": none runs */
+  ns_bytes files;                 /* files read: [["name","version"],…]; owned */
+  ns_bytes error;                 /* why the last reading failed; absent: it did not; owned */
+  int64_t began;                  /* monotonic µs: that reading */
+  int64_t ended;                  /* µs by the server's clock, once it has been told; 0: not yet */
+} nsh_reading;
+
+void nsh_reading_free(nsh_reading *r);
+
+/* The reading has ended well. */
+void nsh_reading_done(nsh_reading *r, const char *version, ns_bytes files, int64_t began);
+
+/* The reading has failed. The scripts read before go on, if they are still there: 'runs'
+** (absent: they are not). */
+void nsh_reading_failed(nsh_reading *r, ns_bytes runs, ns_bytes error, int64_t began);
+
+/* 'to' becomes like 'from'. */
+void nsh_reading_copy(nsh_reading *to, const nsh_reading *from);
 
 /* ------------------------------------------------------------------- batches */
 

@@ -10,10 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "clock.h"
-#include "err.h"
+#include "base.h"
 #include "ipc/ipc.h"
-#include "log.h"
 
 #define LOCKED_RETRY 5000 /* µs: verdicts on a row that another transaction holds */
 #define CYCLE_US 20000    /* that children may make a cycle last: as many as fit, … */

@@ -8,8 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "clock.h"
-#include "err.h"
+#include "base.h"
 #include "http/http.h"
 
 #define PAIRS_MAX 200  /* of queue and name; behind them one per queue for the rest */

@@ -10,7 +10,8 @@
 ** Invariant: a request is freed with its answer, a stream with its connection; both are
 ** libmicrohttpd's calls. So none outlives the server.
 */
-#include "http/server.h"
+#define NSH_LIBRARY
+#include "http/http.h"
 
 #include <ctype.h>
 #include <fcntl.h>
@@ -20,11 +21,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "buf.h"
-#include "clock.h"
-#include "err.h"
-#define NSH_LIBRARY
-#include "http/http.h"
+#include "base.h"
 
 #define CONNECTIONS 512u
 #define STREAMS 448u          /* of these; the rest is for pages */

@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-#include "err.h"
+#include "base.h"
 
 #define HEAD 5 /* u32 length of type and fields, u8 type */
 

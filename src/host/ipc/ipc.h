@@ -16,7 +16,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "buf.h"
+#include "base.h"
 #include "nightshift_host.h"
 
 /* ----------------------------------------------------- the host's own memory */

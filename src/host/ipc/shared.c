@@ -28,9 +28,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "clock.h"
-#include "err.h"
-#include "log.h"
+#include "base.h"
 
 /* ----------------------------------------------------- the host's own memory */
 

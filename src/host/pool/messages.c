@@ -6,9 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "clock.h"
+#include "base.h"
 #include "ipc/ipc.h"
-#include "log.h"
 #include "pool/pool.h"
 
 #define SHOW_US NS_SECOND   /* a job this old gets a row in running */

@@ -2,8 +2,7 @@
 ** The pool's books: which workers have room, how many are in each phase, how many jobs they
 ** have. And how many places are free for more.
 */
-#include "clock.h"
-#include "err.h"
+#include "base.h"
 #include "pool/pool.h"
 
 /* --------------------------------------------------------- workers with room */

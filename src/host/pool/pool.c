@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "clock.h"
+#include "base.h"
 #include "ipc/ipc.h"
 
 /* --------------------------------------------------------------- handing out */

@@ -2,18 +2,15 @@
 ** One worker as its host sees it: its tasks, its rings, the stopping of its running job. The
 ** pool knows the meaning of its frames: pools->on_frame.
 */
-#include "pool/process.h"
+#include "pool/pool.h"
 
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "clock.h"
-#include "err.h"
+#include "base.h"
 #include "ipc/ipc.h"
-#include "log.h"
-#include "pool/pool.h"
 
 #define KEEP_ROOM ((size_t)64 << 10) /* larger idle buffers are freed */
 #define LOG_KEEP 16384               /* bytes of log kept with a failure */

@@ -13,10 +13,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "clock.h"
-#include "err.h"
+#include "base.h"
 #include "ipc/ipc.h"
-#include "log.h"
 
 #define SEED_US (6 * NS_SECOND) /* for the seed to clear up and end */
 

@@ -41,8 +41,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "buf.h"
-#include "clock.h"
+#include "base.h"
 
 /* ------------------------------------------------------------------ sessions */
 

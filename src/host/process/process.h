@@ -22,7 +22,7 @@
 #include <sys/types.h>
 #include <uv.h>
 
-#include "buf.h"
+#include "base.h"
 #include "config.h"
 #include "ipc/ipc.h"
 

@@ -19,7 +19,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "err.h"
+#include "base.h"
 
 /* ----------------------------------------------------------- control sockets */
 

@@ -29,7 +29,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "log.h"
+#include "base.h"
 #include "nsl.h"
 #include "worker/worker.h"
 

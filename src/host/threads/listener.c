@@ -10,10 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "clock.h"
-#include "err.h"
+#include "base.h"
 #include "ipc/ipc.h"
-#include "log.h"
 
 #define WAIT (10 * NS_SECOND)
 #define RETRY NS_SECOND /* after a lost connection, on average */

@@ -17,9 +17,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "clock.h"
+#include "base.h"
 #include "ipc/ipc.h"
-#include "log.h"
 
 /* ------------------------------------------------------------- owed verdicts */
 

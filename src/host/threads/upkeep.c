@@ -7,10 +7,8 @@
 
 #include <stdlib.h>
 
-#include "clock.h"
-#include "err.h"
+#include "base.h"
 #include "ipc/ipc.h"
-#include "log.h"
 
 #define LOOK_BUSY (NS_SECOND / 2)  /* at other holders, while the listener does not listen */
 #define LOOK_SOON (NS_SECOND / 10) /* dependents with a row that another transaction holds */

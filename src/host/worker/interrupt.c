@@ -23,8 +23,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "buf.h"
-#include "err.h"
+#include "base.h"
 
 #define FIRST_INTERVAL 65536 /* instructions until the second raise; then halving */
 #define TEXT_MAX 4096

@@ -38,7 +38,7 @@
 #include <sys/time.h>
 #include <unistd.h>
 
-#include "err.h"
+#include "base.h"
 #include "nsl.h"
 
 static lua_CFunction host_module;

@@ -17,7 +17,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "clock.h"
+#include "base.h"
 #include "ipc/ipc.h"
 #include "nsl.h"
 

@@ -12,7 +12,7 @@
 #include <lua.h>
 #include <stdbool.h>
 
-#include "buf.h"
+#include "base.h"
 #include "config.h"
 #include "ipc/ipc.h"
 
@@ -69,7 +69,7 @@ void nsh_restore_begin(void);
 /* Zygote, before its Lua state is made: stdout and stderr are streams of ours. */
 void nsh_output_install(void);
 
-/* ---- between the files of a worker: channel.c, report.c, interrupt.c, lua_state.c, output.c */
+/* ------------ between the files of a worker: channel.c, interrupt.c, lua_state.c */
 
 /*
 ** The channel of a worker, which is its end of its two rings (frames from the host, frames to
