@@ -308,7 +308,7 @@ end
 local function held_groups(row, n)
   local which = n == 1 and "its one group with jobs is" or ("each of its %d groups with jobs is"):format(n)
   if row.stopped_groups == 0 then return which .. " full" end
-  local span = units.span((row.stopped_until - row.now) / 1000000)
+  local span = units.words((row.stopped_until - row.now) / 1000000)
   if row.stopped_groups < n then return ("%s full or stopped, the first for %s more"):format(which, span) end
   return (n == 1 and "%s stopped for %s more" or "%s stopped, the first for %s more"):format(which, span)
 end
@@ -318,12 +318,12 @@ local function held_by(row, counts)
   local due = limit.next_start(row, row.rate, row.rate_span, row.rate_window)
   if row.lifted == 1 then return nil end
   if row.stopped > row.now then
-    return ("it is stopped for %s"):format(units.span((row.stopped - row.now) / 1000000))
+    return ("it is stopped for %s"):format(units.words((row.stopped - row.now) / 1000000))
   elseif row.places and counts.running >= row.places then
     return ("%d of %d running"):format(counts.running, row.places)
   elseif due then
     return ("its rate of %s is used up, next start in %s"):format(limit.rate_text(row.rate, row.rate_span),
-      units.span((due - row.now) / 1000000))
+      units.words((due - row.now) / 1000000))
   elseif counts.full_groups > 0 and counts.full_groups >= counts.groups then
     return held_groups(row, counts.groups)
   end
@@ -434,7 +434,7 @@ local function found(handle, statement, ...)
   return rows
 end
 
-local function span(us) return units.span(math.max(0, us) / 1000000) end
+local function span(us) return units.words(math.max(0, us) / 1000000) end
 
 local function instant(us) return (units.instant(us / 1000000):gsub("%.%d+Z$", "Z")) end
 

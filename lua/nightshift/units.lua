@@ -115,6 +115,14 @@ function units.span(seconds)
   return rest .. "s"
 end
 
+--- The same for sentences: "3 d 4 h", "2 min 5 s", "1 h", "0.4 s".
+---@param seconds number
+---@return string
+function units.words(seconds)
+  local text = units.span(seconds):gsub("(%a)(%d)", "%1 %2"):gsub("(%d)(%a)", "%1 %2")
+  return (text:gsub("m%f[^%a]", "min"):gsub(" 0 %a+$", ""))
+end
+
 -- ----------------------------------------------------------------- dates of HTTP
 
 -- Texts in, seconds out. A date has one of the three forms of RFC 9110, section 5.6.7, and is GMT

@@ -545,7 +545,7 @@ describe("nightshift why", function()
     local id = assert(db:queue("q"):push("second", nil, { after = { first } }))
     local exit, out, err = proc.nightshift({ "why", tostring(id) }, url)
     assert.same({ 0, "" }, { exit, err })
-    assert.matches(("^#%d 'second' waits for #%d 'first'; #%d 'first' is scheduled, due in 59m%%d+s\n$"):format(
+    assert.matches(("^#%d 'second' waits for #%d 'first'; #%d 'first' is scheduled, due in 59 min %%d+ s\n$"):format(
       id, first, first), out)
     exit, out = proc.nightshift({ "why", tostring(id), "--json" }, url)
     assert.equal(0, exit)

@@ -815,7 +815,7 @@ describe("limits:", function()
       assert(q:limit { group = { rate = { 1, "1h" } } })
       sql("UPDATE nightshift_group SET next_at = (SELECT MAX(claimed) FROM nightshift_lease) + 3600000000 "
         .. "WHERE queue_id = ?", id)
-      fact = why(second, "waits for the rate of group tenant:7: next start in 59m")
+      fact = why(second, "waits for the rate of group tenant:7: next start in 59 min")
       assert.equal("rate", fact.limit)
       assert.is_true(fact.due > os.time())
       sql("UPDATE nightshift_group SET next_at = 0, stopped = ? WHERE queue_id = ?", (os.time() + 600) * 1000000, id)

@@ -446,7 +446,7 @@ return {
     local got = owed(id)
     assert.is_true(got.fact.waited > 1 and got.fact.waited < proc.limit(20), got.fact.waited)
     assert.equal("Waiting for backup lock", got.fact.server)
-    assert.matches(("^#%d 'ends' has run for %%S+ on %%S+ %%(pid %d%%), and its verdict has waited for [%%d.]+s, "
+    assert.matches(("^#%d 'ends' has run for %%S+ s on %%S+ %%(pid %d%%), and its verdict has waited for [%%d.]+ s, "
       .. "for the database does not take it: Waiting for backup lock$"):format(id, h.pid), got.text)
     for _ = 1, 20 do
       assert.equal("running", (select(2, handle:why(other)).kind))

@@ -1207,5 +1207,5 @@ it("a poll with a deadline and no max_polls is said to have no more than that", 
   local polling = assert(q:claim())
   handlers[polling.name](polling)
   local text = assert(handle:why(polling.id))
-  assert.matches('having said "not yet" 1 time; its deadline is in 1h59m', text, 1, true)
+  assert.matches('having said "not yet" 1 time; its deadline is in 1 h 59 min', text, 1, true)
 end)

@@ -552,6 +552,7 @@ describe("the pages of nightshift web, beside many jobs,", function()
     local paths, before = { "/", "/queues", "/errors", "/hosts", "/schedules", "/jobs", "/limits" }, {}
     for _, path in ipairs(paths) do before[path] = rows_read(path) end
     add(1000, 20000)
+    assert(handle:pause(20003) and handle:resume(20003)) -- then all rows of ready were read
     for _, path in ipairs(paths) do
       local n = rows_read(path)
       assert.is_true(n < before[path] + 100, ("%s: %d rows, then %d"):format(path, before[path], n))
@@ -636,6 +637,17 @@ describe("the pages of nightshift web", function()
     local h = web.site { prefix = "/p" }.h
     assert.equal("/p/jobs?a=%2F%3F%26%3D%20%2B&b=1&b=2", h.url("/jobs", { a = "/?&= +", b = { 1, 2 }, c = "" }))
     assert.equal("/p/jobs/a%2Fb%22", h.url { "jobs", 'a/b"' })
+  end)
+
+  -- When the proxy cut the prefix of the manual off, the list of jobs was the overview, and no job had
+  -- a page.
+  it("stand below a prefix that is called as a page is", function()
+    local site = web.site { prefix = "/jobs" }
+    for path, below in pairs { ["/jobs/"] = "/", ["/"] = "/", ["/jobs"] = "/jobs", ["/jobs/jobs"] = "/jobs",
+      ["/jobs/7"] = "/jobs/7", ["/jobs/jobs/7"] = "/jobs/7", ["/jobs/7/retry"] = "/jobs/7/retry",
+      ["/jobs/ticked"] = "/jobs/ticked", ["/jobs/jobs/ticked"] = "/jobs/ticked", ["/jobs/queues"] = "/queues",
+      ["/jobs/queues/pause"] = "/queues/pause", ["/jobs/find"] = "/find", ["/jobs/nothing/here"] = "/nothing/here",
+    } do assert.equal(below, site:path_below(path), path) end
   end)
 
   -- The page about all databases changed every ten seconds, whatever happened.
@@ -911,6 +923,12 @@ describe("pages of nightshift web:", function()
         "12345", "Run 1", "failed", "a<b")
       assert.is_nil(html:find(SECRET, 1, true))
       assert.truthy(text:find("[hidden]", 1, true))
+    end)
+
+    -- The sentence had "2.2s" where the runs below it had "2.2 s".
+    it("has one form of times", function()
+      local id = assert((fresh_queue()):push("later", {}, { delay = 600 }))
+      has("/jobs/" .. id, "is scheduled, due in 9 min 5", "Due in 10 min")
     end)
 
     it("says why it does not run, and what it waits for", function()

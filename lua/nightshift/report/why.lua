@@ -39,7 +39,7 @@ local function ask(handle, statement, ...)
   return rows
 end
 
-local function seconds(us) return units.span(math.max(0, us) / 1000000) end
+local function seconds(us) return units.words(math.max(0, us) / 1000000) end
 
 local function count(n, noun) return ("%d %s%s"):format(n, noun, n == 1 and "" or "s") end
 

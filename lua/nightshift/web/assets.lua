@@ -432,6 +432,7 @@ local SCRIPT <const> = [=[
 
   /* ---------------------------------------------------------------- relative times */
   const SPANS = [[86400, "d"], [3600, "h"], [60, "min"]];
+  const ahead = Date.now() - body.dataset.now; // of the database's clock
   const span = (s) => {
     if (s < 120) return Math.round(s) + " s";
     const [size, unit] = SPANS.find(([size]) => s >= 2 * size);
@@ -440,7 +441,7 @@ local SCRIPT <const> = [=[
   const tick = () => {
     if (doc.hidden) return;
     for (const item of doc.querySelectorAll("time[datetime]")) {
-      const ago = (Date.now() - Date.parse(item.dateTime)) / 1000;
+      const ago = (Date.now() - ahead - Date.parse(item.dateTime)) / 1000;
       const text = Math.abs(ago) < 1 ? "now" : ago > 0 ? span(ago) + " ago" : "in " + span(-ago);
       if (Math.abs(ago) >= 10 && item.textContent !== text) item.textContent = text;
     }

@@ -137,7 +137,7 @@ local TITLE <const> = { [400] = "That cannot be done", [403] = "Not allowed", [4
 --- A page of the frame.
 function Site:page(fields, status, headers)
   fields.h, fields.version, fields.release = self.h, assets.version, core._VERSION
-  fields.readonly, fields.database = self.readonly, self.database
+  fields.readonly, fields.database, fields.now = self.readonly, self.database, self.now * 1000 // 1 | 0
   return status, header(HTML, headers), layout.page(fields)
 end
 
@@ -335,12 +335,30 @@ function Site:get(request)
   return self:show(request)
 end
 
+local PLACES <const> = { ["/login"] = true, ["/logout"] = true, ["/find"] = true, ["/live"] = true }
+
+--- Does the path lead to a page, an action or a file?
+function Site:leads(path)
+  local segments = segments_of(path)
+  if PLACES[path] or assets.files[path] or match(self.pages, segments) then return true end
+  local action = table.remove(segments)
+  local page = match(self.pages, segments)
+  return page ~= nil and page.actions ~= nil and page.actions[action] ~= nil
+end
+
+--- The path without the prefix, which a proxy may have cut off before. A prefix may be called as a
+-- page is: "/jobs/5" leads to that job when the proxy cuts, and "/jobs" to the list.
+function Site:path_below(path)
+  local prefix = self.prefix
+  if prefix == "" or (path .. "/"):sub(1, #prefix + 1) ~= prefix .. "/" then return path end
+  local below = path:sub(#prefix + 1)
+  if self:leads(path) and (below == "" or not self:leads(below)) then return path end
+  return below
+end
+
 --- Reads the target; false: it is no text.
 function Site:read(request)
-  local prefix = self.prefix
-  if prefix ~= "" and (request.path .. "/"):sub(1, #prefix + 1) == prefix .. "/" then
-    request.path = request.path:sub(#prefix + 1)
-  end
+  request.path = self:path_below(request.path)
   if request.path == "" then request.path = "/" end
   request.search = request.query
   request.segments = segments_of(request.path)

@@ -343,7 +343,7 @@ local FRAME <const> = [[
 # if live then
 data-stream="$(live)"
 # end
-data-root="$(h.url("/"))">
+data-now="$(now)" data-root="$(h.url("/"))">
 <a class="skip" href="#main">Skip to the content</a>
 <header class="bar">
 <a class="brand" href="$(h.url("/"))"><svg class="mark" viewBox="0 0 16 16" aria-hidden="true"><path
@@ -406,7 +406,7 @@ $(body)
 local frame
 
 --- A whole page. fields: h, title, body (raw), nav, entries, said, live, refresh, database,
--- version.
+-- version, now (ms).
 ---@param fields table
 ---@return string html
 function layout.page(fields)

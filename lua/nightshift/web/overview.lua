@@ -102,13 +102,13 @@ local function add_hosts(list, stats)
       list[#list + 1] = { bad = true, text = text, path = "/hosts", link = "Hosts" }
     end
     if row.kind == "host" and stats.now - row.beat > SILENT then
-      local text = ("%s has been silent for %s."):format(name, units.span(stats.now - row.beat))
+      local text = ("%s has been silent for %s."):format(name, units.words(stats.now - row.beat))
       list[#list + 1] = { bad = true, text = text, path = "/hosts", link = "Hosts" }
     end
     if row.unsettled then
       local late = row.unsettled
       local text = ("The database does not take %d verdicts of host %d; the oldest has waited %s."):format(late.n,
-        row.id, units.span(late.oldest))
+        row.id, units.words(late.oldest))
       list[#list + 1] = { bad = true, text = text, path = "/hosts", link = "Hosts" }
     end
   end
@@ -122,7 +122,7 @@ local function add_late(list, stats, live, full)
     local held = row.paused or stats.paused.all or unserved[row.name] or live == 0
     if not held and (row.oldest or 0) > LONG then
       local text = ("The oldest ready job of '%s' has waited %s: its workers are busy, or too few."):format(row.name,
-        units.span(row.oldest))
+        units.words(row.oldest))
       list[#list + 1] = { text = text, path = "/jobs", link = "Its jobs",
         query = { queue = row.name, state = "ready" } }
     end

@@ -205,6 +205,8 @@ function All:number_in(path)
 end
 
 function All:answer(request)
+  -- a proxy has cut the prefix off
+  if request.path:find "^/shard/%d" then request.path = self.given.prefix .. request.path end
   local found = self:number_in(request.path)
   local child = found and self:child(found)
   return (child or self.top):answer(request)
