@@ -507,7 +507,7 @@ describe("the plan of", function()
 
   for name, found in pairs {
     report_tree_below = { "c", { "[100,101]" } }, admin_tree_children = { "c", { "[100]" } },
-    report_tree_children = { "nightshift_child", { 100, 1, 10 } },
+    report_tree_ids = { "nightshift_child", { 1, 100, 10 } },
   } do
     it(name .. " reads children by their parent", function()
       local row = explain(plans.question(name), table.unpack(found[2]))[found[1]]
@@ -518,7 +518,7 @@ describe("the plan of", function()
 
   for name, params in pairs {
     admin_tree_lock = { "[100,101]" }, report_tree_states = { "[100,101]" },
-    admin_tree_after = { "[100,101]" },
+    admin_tree_after = { "[100,101]" }, report_tree_children = { "[100,101]" },
   } do
     it(name .. " reads jobs one key at a time", function()
       local row = explain(plans.question(name), table.unpack(params)).j

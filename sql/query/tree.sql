@@ -228,17 +228,22 @@ FROM JSON_TABLE(?, {ids}) v
 JOIN nightshift_child c FORCE INDEX (PRIMARY) ON c.parent = v.id
 
 -- name: report_tree_children
--- How many children of a job are in which state: of those that a number divides, 1: of all. Beyond
--- 2,000 claims some that run are told as ready. Params: parent, number, the most children. Key:
--- PRIMARY of child, a range; of job and finished; so many leases, once. Locks: none.
+-- How many of these children of a job are in which state. Beyond 2,000 claims some that run are told
+-- as ready. Params: [id,…]. Key: PRIMARY of job and finished; so many leases, once. Locks: none.
 SELECT IF(j.id IS NULL, COALESCE(f.outcome, 'gone'), {state}) AS state, COUNT(*) AS n
-FROM (SELECT id FROM nightshift_child FORCE INDEX (PRIMARY)
-      WHERE parent = ? AND id MOD ? = 0 LIMIT ?) v
+FROM JSON_TABLE(?, {ids}) v
 LEFT JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id
 LEFT JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = v.id
 LEFT JOIN (SELECT t.id, t.run FROM nightshift_lease l, JSON_TABLE(l.jobs, {tokens}) t
   LIMIT 2000) c ON c.id = j.id AND c.run = j.run
 GROUP BY state
+
+-- name: report_tree_ids
+-- How many children a job has, and the ids of those that a number divides, 1: of all. Params: number,
+-- parent, the most to count. Key: PRIMARY of child, a range, index only. Locks: none.
+SET STATEMENT group_concat_max_len=1048576 FOR
+SELECT COUNT(*) AS n, GROUP_CONCAT(IF(v.id MOD ? = 0, v.id, NULL)) AS ids
+FROM (SELECT id FROM nightshift_child FORCE INDEX (PRIMARY) WHERE parent = ? LIMIT ?) v
 
 -- name: report_tree_job
 -- Params: id. As report_tree_rows, the job itself. Locks: none.

@@ -439,12 +439,14 @@ local STATES <const> = { "done", "dead", "cancelled", "running", "waiting", "sch
 local EXACT <const> = 10000 -- children that are looked at one by one
 local SAMPLE <const> = 2500 -- of more
 local MOST <const> = 100000 -- and of no more
+local DIVISOR <const> = 11 -- of the ids that are read of more than EXACT; ids come in blocks of 100
 
---- A number that divides the ids of about SAMPLE of so many children. Ids come in blocks of 100.
-local function divisor_of(n)
-  local k = n // SAMPLE | 1
-  while k % 3 == 0 or k % 5 == 0 or k % 7 == 0 do k = k + 2 end
-  return k
+--- A list of about SAMPLE of the ids "1,2,…", evenly.
+local function sample_of(text)
+  local ids, list = {}, {}
+  for id in text:gmatch "%d+" do ids[#ids + 1] = id end
+  for i = 1, #ids, math.max(1, math.ceil(#ids / SAMPLE)) do list[#list + 1] = ids[i] end
+  return table.concat(list, ",")
 end
 
 --- How many children a job has, by state, and `total`. Of more than EXACT the total is exact, and the
@@ -455,21 +457,24 @@ end
 ---@return string? message
 ---@return string? code
 function jobs.children(handle, id)
-  local rows, message, code = handle:execute("@report_why_children_count", id, MOST + 1)
+  local rows, message, code = handle:execute("@report_tree_ids", 1, id, EXACT + 1)
   if not rows then return nil, message, code end
-  local total = math.min(rows[1].n, MOST)
-  local counts = { total = total, more = rows[1].n > MOST or nil }
+  local estimated = rows[1].n > EXACT
+  if estimated then
+    rows, message, code = handle:execute("@report_tree_ids", DIVISOR, id, MOST + 1)
+    if not rows then return nil, message, code end
+  end
+  local total, ids = math.min(rows[1].n, MOST), rows[1].ids or ""
+  local counts = { total = total, more = rows[1].n > MOST or nil, estimated = estimated or nil }
   for _, state in ipairs(STATES) do counts[state] = 0 end
-  if total == 0 then return counts end
-  local divisor = total > EXACT and divisor_of(total) or 1
-  rows, message, code = handle:execute("@report_tree_children", id, divisor, EXACT)
+  if ids == "" then return counts end
+  rows, message, code = handle:execute("@report_tree_children", "[" .. (estimated and sample_of(ids) or ids) .. "]")
   if not rows then return nil, message, code end
   local seen = 0
   for _, row in ipairs(rows) do seen = seen + row.n end
   for _, row in ipairs(rows) do
-    counts[row.state] = total > EXACT and (row.n * total + seen // 2) // seen or row.n
+    counts[row.state] = estimated and (row.n * total + seen // 2) // seen or row.n
   end
-  counts.estimated = total > EXACT or nil
   return counts
 end
 

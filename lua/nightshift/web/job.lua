@@ -86,9 +86,12 @@ local function briefs(handle, ids)
   return list, ids and #ids > NEIGHBOURS
 end
 
---- Tells jobs with more children than were read how many these are, up to COUNTED.
-local function count_children(handle, node)
-  if node.more then
+--- Tells jobs with more children than were read how many these are, up to COUNTED. `counts`: of the
+-- job itself, which are known.
+local function count_children(handle, node, counts)
+  if node.more and counts then
+    node.n = not counts.more and counts.total or nil
+  elseif node.more then
     node.n = must(handle:execute("@report_why_children_count", node.id, COUNTED))[1].n
     if node.n >= COUNTED then node.n = nil end
   end
@@ -126,8 +129,8 @@ local function read(context, id, data)
   local waiters = must(report.waiters(handle, id, NEIGHBOURS + 1))
   data.waiters, data.more_waiters = briefs(handle, waiters)
   data.below, data.graph = must(jobs.tree(handle, id, BELOW)), graph
-  count_children(handle, data.below)
   data.children = data.below.children and must(context.db:children(id))
+  count_children(handle, data.below, data.children)
   data.states = STATES
   data.payload_text = not context.readonly and data.may.change and editable(context, info)
   data.readonly = context.readonly
