@@ -81,7 +81,7 @@ describe("injection:", function()
             or (first == "..." or first == "table.unpack(given") and path:find "cli/shards%.lua$" -- the same, handed on
             or first == "statement" -- of report.lua, a name
             or first == '"SHOW CREATE TABLE " .. name' -- of the schema's own text
-            or first:find "^plans%.question%(" -- an EXPLAIN
+            or first:find "^checks%.question%(" -- an EXPLAIN
             or first:find '^"@:" %.%. mapping%.fill%(' -- a template: names in backticks, literals in hex
             or first == "moves" and path:find "source/admin%.lua$" -- the same: names in backticks
             or first == '"@:" .. self.texts[name]' -- made of those by source/text.lua
