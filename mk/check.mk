@@ -93,7 +93,7 @@ $(O)/bench/verbs: bench/floor/verbs.c bench/floor/bench.h $(LIBRARY)
 	$(Q)$(CC) $(CPPFLAGS) $(ALL_SEE) $(NS_CFLAGS) $(LDFLAGS) -o $@ $< $(LIBRARY) $(MARIADB_LIBS)
 
 STRATEGIES := bench/designs/strategies.c bench/designs/bare.c bench/designs/ours.c
-$(O)/bench/strategies: $(STRATEGIES) bench/floor/bench.h bench/designs/crew.h $(LIBRARY)
+$(O)/bench/strategies: $(STRATEGIES) bench/floor/bench.h $(LIBRARY)
 	@mkdir -p $(@D)
 	$(SAY) LINK $@
 	$(Q)$(CC) $(CPPFLAGS) $(ALL_SEE) -Ibench/floor $(MARIADB_CFLAGS) $(NS_CFLAGS) $(LDFLAGS) -o $@ $(STRATEGIES) $(LIBRARY) $(MARIADB_LIBS)

@@ -7,7 +7,7 @@ local http = require "socket.http"
 local ltn12 = require "ltn12"
 local nightshift = require "nightshift"
 local nst = require "nst"
-local number = require "nightshift.sharded.number"
+local number = require "nightshift.sharded.shards"
 local proc = require "spec.support.proc"
 
 describe("sharded:", function()

@@ -17,7 +17,6 @@
 #include <mysql.h>
 
 #include "bench.h"
-#include "crew.h"
 
 #define REFUSED_WAIT 1205
 #define REFUSED_DEADLOCK 1213

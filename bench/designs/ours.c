@@ -7,7 +7,6 @@
 
 #include "base.h"
 #include "bench.h"
-#include "crew.h"
 #include "nightshift_host.h"
 
 struct crew_worker {

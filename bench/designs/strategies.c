@@ -31,7 +31,6 @@
 #include <mysql.h>
 
 #include "bench.h"
-#include "crew.h"
 
 #define TIMES_MAX 1000000 /* claims with a time that is kept */
 #define AT_ONCE 8         /* workers that connect at one time */

@@ -10,7 +10,7 @@ local job = require "nightshift.job"
 local locks = require "nightshift.lock"
 local options = require "nightshift.options"
 
-local number = options.later(function() return require "nightshift.sharded.number" end)
+local number = options.later(function() return require "nightshift.sharded.shards" end)
 local sharded = options.later(function() return require "nightshift.sharded" end)
 
 local nightshift = {

@@ -334,7 +334,7 @@ port=%d
       seen.status[key:lower()] = value
     end
     nst.sleep(0.2) -- the server keeps an answer about transactions until it was not asked for 0.1 s
-    local status, says, fix = require "nightshift.doctor.server"[check](seen)
+    local status, says, fix = require "nightshift.doctor.jobs"[check](seen)
     return { name = check, status = status, says = says, fix = fix }
   end
 

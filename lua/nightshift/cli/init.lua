@@ -16,14 +16,14 @@ local cli = {}
 local MODULES <const> = {
   { "setup", "init", "migrate", "doctor", "prune", "retain", "retention", "version" }, { "work", "work" },
   { "reload", "reload", "health" }, { "adopt", "adopt" },
-  { "push", "push" },
+  { "push", "push", "schedules" },
   { "jobs", "jobs", "errors", "show", "why" },
   { "verbs", "wait", "retry", "cancel", "delete", "update", "run-now", "reprioritise", "move", "signal",
     "deadline" },
   { "status", "status", "scale" },
   { "queues", "pause", "resume", "remove-queue", "tune", "audit", "rescue", "limit", "limits" },
   { "top", "top" }, { "web", "web" },
-  { "schedules", "schedules" }, { "run", "run" }, { "config", "config" }, { "help", "help", "completion" },
+  { "run", "run" }, { "config", "config" }, { "help", "help", "completion" },
 }
 
 --- The module of each command, by name.

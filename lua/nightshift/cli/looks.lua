@@ -7,8 +7,7 @@
 local core = require "nightshift.core"
 local jobs = require "nightshift.cli.jobs"
 local limit = require "nightshift.limit"
-local merge = require "nightshift.sharded.merge"
-local number = require "nightshift.sharded.number"
+local shards = require "nightshift.sharded.shards"
 local output = require "nightshift.cli.output"
 local report = require "nightshift.report"
 local units = require "nightshift.units"
@@ -180,7 +179,7 @@ local function look_at_all(db)
     add_seen(all, values[i].value)
     lists[i] = values[i].value.queues
   end
-  all.queues, all.missing = merge.queues(lists), missing
+  all.queues, all.missing = shards.queues(lists), missing
   return all
 end
 
@@ -227,7 +226,7 @@ function looks.job(self, view)
   local info, why
   local db = self.db
   if db._inside then
-    db, message, code = db:shard(number.of(view.id))
+    db, message, code = db:shard(shards.of(view.id))
     if not db then return nil, message, code end
   end
   info, message, code = jobs.facts(db, view.id)

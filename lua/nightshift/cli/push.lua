@@ -1,16 +1,26 @@
---- Command push: one job, or with --lines a job for each line of stdin, in bounded memory.
+--- Commands that push jobs. push: one, or with --lines one for each line of stdin, in bounded
+-- memory. schedules: jobs that come back; it shows their next ticks, and changes them.
 --
--- Invariant: jobs are pushed in the order of their lines. When the command stops at a line, all lines
--- before it are pushed, and none behind it.
+-- Invariant: jobs are pushed in the order of their lines. When the command stops at a line, all
+-- lines before it are pushed, and none behind it.
 
 local context = require "nightshift.cli.context"
 local core = require "nightshift.core"
 local options = require "nightshift.options"
 local output = require "nightshift.cli.output"
+local units = require "nightshift.units"
 
 local push = { commands = {} }
 
---- Adds the command to the parser.
+local function define_schedules(parser)
+  local command = parser:command("schedules", "Show recurring jobs with their next five ticks, or change some.")
+  command:argument("verb", "pause, resume, run (push its job now) or remove. Default: show all."):args "?"
+    :choices { "pause", "resume", "run", "remove" }
+  command:argument("name", "Names of schedules, for a verb. Default: none."):args "*"
+  command:flag("--json", "Print JSON.")
+end
+
+--- Adds the commands to the parser.
 function push.define(parser)
   local command = parser:command("push", "Push one job and print its id; or with --lines a job for each line of stdin.")
   command:argument("queue", "Queue name.")
@@ -54,6 +64,7 @@ function push.define(parser)
   command:option("--timeout", "Wall time of one run. Default: the handler's, or 1h."):argname "TIME"
   command:option("--deadline", "From now; after that it is not started, and a poll is dead. Default: none.")
     :argname "TIME"
+  define_schedules(parser)
 end
 
 local PUSH_KEYS = { "delay", "at", "priority", "decay", "unique", "max_attempts", "max_polls", "max_phases",
@@ -292,6 +303,88 @@ function push.commands.push(args)
   local id, outcome = context.must(queue:push(args.name, payload, given))
   if args.json then return output.json { id = id, outcome = outcome or "pushed" } end
   output.line(tostring(id))
+end
+
+-- --------------------------------------------------------------------- schedules
+
+--- "0 3 * * * Europe/Vienna", "every 10m".
+local function when(row)
+  if not row.every and not row.cron then return nil end -- it cannot be read
+  if row.every then return "every " .. output.span(row.every) end
+  return row.zone == "UTC" and row.cron or row.cron .. " " .. row.zone
+end
+
+local function remark(row)
+  local list = {}
+  if row.paused then list[#list + 1] = "paused" end
+  if row.declared then list[#list + 1] = "by scripts" end
+  if row.skipped > 0 then list[#list + 1] = output.count(row.skipped, "tick") .. " skipped" end
+  if row.error then list[#list + 1] = output.one_line(row.error, 120) end
+  return table.concat(list, ", ")
+end
+
+local SCHEDULES <const> = {
+  { title = "NAME", get = function(row) return output.one_line(row.name, 40) end },
+  { title = "WHEN", get = when },
+  { title = "QUEUE", get = function(row) return row.queue end },
+  { title = "JOB", get = function(row) return row.job and output.one_line(row.job, 40) end },
+  { title = "LAST", get = function(row) return output.time(row.last) end },
+  { title = "NEXT", get = function(row) return output.time(row.due) end },
+  { title = "", get = remark },
+}
+
+local function show(rows)
+  if #rows == 0 then
+    return output.line "no schedules; handlers declare them with cron or every, programs with db:schedule"
+  end
+  output.table(SCHEDULES, rows)
+  for _, row in ipairs(rows) do
+    local later = {}
+    for i = 2, #row.upcoming do later[#later + 1] = output.time(row.upcoming[i]) end
+    if #later > 0 then output.line(("%s then: %s"):format(output.one_line(row.name, 40), table.concat(later, " "))) end
+  end
+end
+
+local function list(args)
+  local db <close> = context.connect(args)
+  local rows = context.must(db:schedules())
+  if not args.json then return show(rows) end
+  for _, row in ipairs(rows) do
+    for i, t in ipairs(row.upcoming) do row.upcoming[i] = units.instant(t, 6) end
+    row.upcoming = core.array(row.upcoming)
+  end
+  output.json_list(rows)
+end
+
+local DID = { pause = "paused", resume = "resumed", remove = "removed" }
+
+--- The schedule with a name that is like that of none.
+local function near_schedule(db, name)
+  local known = {}
+  for _, row in ipairs(db:schedules() or {}) do known[row.name] = true end
+  return context.near(name, known)
+end
+
+--- Does the verb to one.
+local function change(db, outcome, verb, name)
+  local done, message, code = db["schedule_" .. verb](db, name)
+  local row = { name = name }
+  if not done then
+    local near = code == "NOT_FOUND" and near_schedule(db, name)
+    return outcome.failed(row, output.one_line(name, 64), message .. context.tip(near), code)
+  end
+  if not DID[verb] then row.id = done end
+  outcome.done(row, DID[verb] and ("%s %s"):format(name, DID[verb]) or tostring(done))
+end
+
+function push.commands.schedules(args)
+  if not args.verb then return list(args) end
+  if #args.name == 0 then context.fail(context.USAGE, "give the name of a schedule to %s", args.verb) end
+  for _, name in ipairs(args.name) do context.check_name("schedule name", name, options.MAX_NAME) end
+  local db <close> = context.connect(args)
+  local outcome = output.outcomes(args)
+  for _, name in ipairs(args.name) do change(db, outcome, args.verb, name) end
+  return outcome.finish()
 end
 
 return push

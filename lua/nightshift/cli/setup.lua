@@ -10,7 +10,7 @@ local grants = require "nightshift.doctor.grants"
 local nightshift = require "nightshift"
 local options = require "nightshift.options"
 local output = require "nightshift.cli.output"
-local shards = require "nightshift.sharded.number"
+local shards = require "nightshift.sharded.shards"
 
 -- Loaded by the few commands that need them.
 local examination = options.later(function() return require "nightshift.doctor" end)

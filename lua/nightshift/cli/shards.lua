@@ -8,7 +8,7 @@
 local context = require "nightshift.cli.context"
 local core = require "nightshift.core"
 local nightshift = require "nightshift"
-local number = require "nightshift.sharded.number"
+local number = require "nightshift.sharded.shards"
 local output = require "nightshift.cli.output"
 
 local shards = {}

@@ -271,7 +271,7 @@ function work.commands.work(args)
   config.url = args.url or (options.address() or {}).url
   if config.url and config.url:find "[?&]shard=" then
     context.connect(args):close() -- it checks the number
-    config.url = require "nightshift.sharded.number".strip(config.url)
+    config.url = require "nightshift.sharded.shards".strip(config.url)
   end
   local there, host = pcall(require, "nightshift.host")
   if not there then

@@ -132,7 +132,7 @@ end
 -- ------------------------------------------------------------------- the checks
 
 -- The files of this folder with checks; they use the functions above.
-local GROUPS = { "server", "machine", "tables", "grants", "jobs" }
+local GROUPS = { "server", "tables", "grants", "jobs" }
 
 -- A later check may use the values that an earlier one has left in 'seen'.
 local ORDER = {

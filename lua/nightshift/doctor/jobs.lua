@@ -1,6 +1,6 @@
---- Checks of jobs, and of hosts and holders: handlers, holders, scripts, lost jobs, adopted
--- tables, schedules. A check is a function of this table by its name; nightshift.doctor has the
--- form of its results.
+--- Checks of what goes on. Of jobs, hosts and holders: handlers, scripts, lost jobs, adopted tables,
+-- schedules. Of the server's sessions: long transactions, waits, deadlocks. A check is a function of
+-- this table by its name; nightshift.doctor has the form of its results.
 
 local core = require "nightshift.core"
 local doctor = require "nightshift.doctor"
@@ -8,7 +8,8 @@ local hosts = require "nightshift.hosts"
 local sources = require "nightshift.source.admin"
 local units = require "nightshift.units"
 
-local ask, seconds, hidden = doctor.ask, doctor.seconds, doctor.hidden
+local ask, need, number, seconds = doctor.ask, doctor.need, doctor.number, doctor.seconds
+local hidden, lacking = doctor.hidden, doctor.lacking
 local versions = hosts.versions
 
 local checks = {}
@@ -196,6 +197,126 @@ function checks.adopted(seen)
   if #found == 0 then return "ok", ("no row of %d adopted tables waits for a host"):format(#rows) end
   return "warn", table.concat(found, "; "), "nightshift work --adopt with its mapping writes what rows are owed; one "
     .. "that the server refuses is tried each minute: mend what it says"
+end
+
+-- --------------------------------------------------- sessions that wait, or keep others waiting
+
+local SHAPE = 100 -- characters of a statement that are shown
+
+--- The words of a statement without its values: up to its first text or comment, numbers as "?".
+local function shape(text)
+  local plain = text:gsub("%s+", " ")
+  local words = plain:match "^[^'\"/#]*":gsub("%-%- .*", "")
+  local shown = words:gsub("%f[%w]%d[%w.]*", "?"):sub(1, SHAPE):gsub(" $", "")
+  return #words == #plain and #words <= SHAPE and shown or shown .. " …"
+end
+
+local known -- statements of ours by their first words
+
+--- The name of a statement of ours, or the words of another one; nil for none.
+local function named(text)
+  if not text or text == "" then return nil end
+  if not known then
+    known = {}
+    for _, name in ipairs(core.statements()) do known[core.sql(name):gsub("%s+", " "):sub(1, SHAPE)] = name end
+  end
+  return known[text:gsub("%s+", " "):sub(1, SHAPE)] or shape(text)
+end
+
+--- A session in words, and how to end it.
+local function session(row)
+  local at = named(row.statement)
+  return ("session %d of %s@%s"):format(row.thread, row.user or "?", (row.host or "?"):gsub(":%d+$", "")),
+    at and ": " .. at or row.command and " (" .. row.command .. ")" or "", ("KILL %d"):format(row.thread)
+end
+
+local OLD = 60 -- seconds of an open transaction that are worth a word
+local LONG_HISTORY = 1000000 -- changes that wait for purge
+
+function checks.transactions(seen)
+  local history = number(seen.status.innodb_history_list_length)
+  local rows = ask(seen, "doctor_transactions", OLD)
+  local waiting = ("%d changes wait for purge"):format(history)
+  if not rows then
+    local status, says, fix = lacking(seen, "PROCESS", waiting)
+    return history > LONG_HISTORY and "warn" or status, says, fix, history
+  end
+  local oldest = rows[1]
+  if not oldest and history > LONG_HISTORY then
+    return "warn", waiting .. ", and no old transaction keeps them: purge is behind",
+      "SET GLOBAL innodb_purge_threads=8, and wait; large deletes in smaller parts", history
+  elseif not oldest then
+    return "ok", ("none is older than %d s; %s"):format(OLD, waiting), nil, history
+  end
+  local who, at, kill = session(oldest)
+  return "warn", ("%s has had a transaction open for %d s%s; deleted rows of the whole server pile up, %s"):format(
+    who, oldest.age, at, waiting), ("end it, or %s; idle_transaction_timeout=60 ends such ones"):format(kill), history
+end
+
+--- "; hosts here have run again for settle_lock (3), COMMIT (1)": conflicts of live hosts by
+-- statement, the most frequent first; "": there were none.
+---@param at integer the place of the number in a host's list
+local function of_hosts(seen, at)
+  local sums, names, texts = {}, {}, {}
+  for _, h in ipairs(doctor.holders(seen)) do
+    for _, conflict in ipairs(h.lives and h.conflicts and core.decode(h.conflicts) or {}) do
+      local name, n = conflict[1], conflict[at]
+      if n > 0 and not sums[name] then names[#names + 1] = name end
+      sums[name] = (sums[name] or 0) + n
+    end
+  end
+  table.sort(names, function(a, b) return sums[a] > sums[b] or sums[a] == sums[b] and a < b end)
+  for i, name in ipairs(names) do texts[i] = ("%s (%d)"):format(name, sums[name]) end
+  return #texts > 0 and "; hosts here have run again for " .. table.concat(texts, ", ") or ""
+end
+
+local WAITS = 1 -- seconds of a wait for a row that are worth a word
+
+function checks.waits(seen)
+  local status = seen.status
+  local past = ("%s waits for rows since the server's start, %s s at most"):format(status.innodb_row_lock_waits or "?",
+    units.fixed(number(status.innodb_row_lock_time_max) / 1000, 1)) .. of_hosts(seen, 3)
+  local rows = ask(seen, "doctor_waits", WAITS)
+  if not rows then return lacking(seen, "PROCESS", past) end
+  local first = rows[1]
+  if not first then return "ok", ("no session waits for a row now; %s"):format(past), nil, 0 end
+  local texts = {}
+  for i, row in ipairs(rows) do
+    local who, at = session(row)
+    texts[i] = ("session %d has waited for %d s for a row of %s (%s), which %s holds%s"):format(row.waiting, row.waited,
+      row.tab or "?", named(row.waits) or "?", who, at)
+  end
+  return "warn", table.concat(texts, "; "), ("end that transaction, or %s"):format(select(3, session(first))),
+    first.waited
+end
+
+--- The two statements of the latest deadlock in the engine's report, and its time; nil: none.
+local function latest_deadlock(report)
+  local part = report:match "LATEST DETECTED DEADLOCK\n%-+\n(.-)\n%-%-%-%-%-%-%-%-%-%-%-%-\n"
+  local at = part and part:match "^%d+%-%d+%-%d+ %d+:%d+:%d+"
+  if not at then return nil end
+  local statements = {}
+  for text in part:gmatch "MariaDB thread id %d+[^\n]*\n(.-)\n%*%*%*" do
+    statements[#statements + 1] = named(text) or "?"
+  end
+  return at, statements
+end
+
+local RECENT = 3600 -- seconds
+local MANY = 10 -- deadlocks a minute
+
+function checks.deadlocks(seen)
+  local n, up = number(seen.status.innodb_deadlocks), math.max(number(seen.status.uptime), 60)
+  local found = ("%d since the server's start%s"):format(n, of_hosts(seen, 2))
+  if n == 0 then return "ok", "none " .. found:match "since.*", nil, 0 end
+  local rows = ask(seen, "doctor_innodb")
+  if not rows then return lacking(seen, "PROCESS", found) end
+  local at, statements = latest_deadlock(rows[1].Status)
+  local ago = at and number(need(seen, "doctor_ago", at).ago)
+  if not at or ago > RECENT then return "ok", found .. ", none within the hour", nil, n end
+  found = ("%s, the last one %s ago: %s"):format(found, units.span(ago), table.concat(statements, " against "))
+  return n * 60 / up > MANY and "warn" or "note", found,
+    "Nightshift runs its own statements again; transactions of other programs should lock rows in one order", n
 end
 
 return checks

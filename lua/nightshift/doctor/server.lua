@@ -1,6 +1,7 @@
---- Checks of the server and of the way to it: versions, clock, settings, limits; and of its
--- sessions at the moment. A check is a function of this table by its name; nightshift.doctor
--- has the form of its results.
+--- Checks of the server: versions, clock, settings, replicas. And of machines: whether the server
+-- of this one is reached by its socket, the limits of files and processes, disks, the redo log. A
+-- check is a function of this table by its name; nightshift.doctor has the form of its results.
+-- Nothing here is written or made.
 
 local core = require "nightshift.core"
 local doctor = require "nightshift.doctor"
@@ -337,124 +338,155 @@ function checks.replication(seen)
   return "ok", ("%d replica%s, %s"):format(#replicas, #replicas == 1 and "" or "s", how), nil, #replicas
 end
 
--- --------------------------------------------------- sessions that wait, or keep others waiting
+-- ------------------------------------------------------------------- the machine
 
-local SHAPE = 100 -- characters of a statement that are shown
-
---- The words of a statement without its values: up to its first text or comment, numbers as "?".
-local function shape(text)
-  local plain = text:gsub("%s+", " ")
-  local words = plain:match "^[^'\"/#]*":gsub("%-%- .*", "")
-  local shown = words:gsub("%f[%w]%d[%w.]*", "?"):sub(1, SHAPE):gsub(" $", "")
-  return #words == #plain and #words <= SHAPE and shown or shown .. " …"
+local function first_line(path)
+  local file <close> = io.open(path)
+  return file and file:read "l"
 end
 
-local known -- statements of ours by their first words
-
---- The name of a statement of ours, or the words of another one; nil for none.
-local function named(text)
-  if not text or text == "" then return nil end
-  if not known then
-    known = {}
-    for _, name in ipairs(core.statements()) do known[core.sql(name):gsub("%s+", " "):sub(1, SHAPE)] = name end
-  end
-  return known[text:gsub("%s+", " "):sub(1, SHAPE)] or shape(text)
+--- Does the server run on this machine? Containers of one machine have names of their own.
+local function is_here(seen)
+  return seen.server.host == first_line "/proc/sys/kernel/hostname"
 end
 
---- A session in words, and how to end it.
-local function session(row)
-  local at = named(row.statement)
-  return ("session %d of %s@%s"):format(row.thread, row.user or "?", (row.host or "?"):gsub(":%d+$", "")),
-    at and ": " .. at or row.command and " (" .. row.command .. ")" or "", ("KILL %d"):format(row.thread)
+-- -------------------------------------------------------- the way to the server
+
+local ENOENT <const> = 2
+
+--- Is a socket, or anything, at this path? A socket cannot be opened as a file.
+local function is_there(path)
+  local file <close>, _, errno = io.open(path)
+  return file ~= nil or errno ~= ENOENT
 end
 
-local OLD = 60 -- seconds of an open transaction that are worth a word
-local LONG_HISTORY = 1000000 -- changes that wait for purge
-
-function checks.transactions(seen)
-  local history = number(seen.status.innodb_history_list_length)
-  local rows = ask(seen, "doctor_transactions", OLD)
-  local waiting = ("%d changes wait for purge"):format(history)
-  if not rows then
-    local status, says, fix = lacking(seen, "PROCESS", waiting)
-    return history > LONG_HISTORY and "warn" or status, says, fix, history
-  end
-  local oldest = rows[1]
-  if not oldest and history > LONG_HISTORY then
-    return "warn", waiting .. ", and no old transaction keeps them: purge is behind",
-      "SET GLOBAL innodb_purge_threads=8, and wait; large deletes in smaller parts", history
-  elseif not oldest then
-    return "ok", ("none is older than %d s; %s"):format(OLD, waiting), nil, history
-  end
-  local who, at, kill = session(oldest)
-  return "warn", ("%s has had a transaction open for %d s%s; deleted rows of the whole server pile up, %s"):format(
-    who, oldest.age, at, waiting), ("end it, or %s; idle_transaction_timeout=60 ends such ones"):format(kill), history
+function checks.socket(seen)
+  local peer, path = seen.server.peer or "", seen.server.socket or ""
+  if not peer:find ":%d+$" then return "ok", "by the socket " .. path, nil, "socket" end
+  local found = ("over TCP, from %s"):format(peer:gsub(":%d+$", ""))
+  local is_near = peer:find "^localhost:" or peer:find "^127%." or peer:find "^::1:"
+  if not is_near or not is_here(seen) or path == "" or not is_there(path) then return "ok", found, nil, "tcp" end
+  return "note", ("%s, though the server runs here and has a socket: each round trip takes longer"):format(found),
+    ("mysql://USER@localhost/%s?unix_socket=%s"):format(seen.server.db or "DATABASE", path), "tcp"
 end
 
---- "; hosts here have run again for settle_lock (3), COMMIT (1)": conflicts of live hosts by
--- statement, the most frequent first; "": there were none.
----@param at integer the place of the number in a host's list
-local function of_hosts(seen, at)
-  local sums, names, texts = {}, {}, {}
+-- ---------------------------------------------------------------------- limits
+
+local SPARE_FILES, SPARE_TASKS <const> = 64, 16 -- of a host, besides its workers: rlimits.c
+
+--- The hard limit of a process, which a host raises its own to: nil, unlimited or not told.
+local function limit(pid, name)
+  local file <close> = io.open(("/proc/%s/limits"):format(pid))
+  local text = file and file:read "a" or ""
+  return tonumber((text:match(name .. " +%S+ +(%S+)")))
+end
+
+local function processors()
+  local n = 0
+  for line in io.lines "/proc/cpuinfo" do n = n + (line:find "^processor" and 1 or 0) end
+  return math.max(n, 1)
+end
+
+--- The most workers of a live host; a host that is told no number has one for each processor.
+local function workers(seen)
+  local most = processors()
   for _, h in ipairs(doctor.holders(seen)) do
-    for _, conflict in ipairs(h.lives and h.conflicts and core.decode(h.conflicts) or {}) do
-      local name, n = conflict[1], conflict[at]
-      if n > 0 and not sums[name] then names[#names + 1] = name end
-      sums[name] = (sums[name] or 0) + n
+    if h.lives then most = math.max(most, number(h.workers)) end
+  end
+  return most
+end
+
+function checks.limits(seen)
+  local files, tasks = limit("self", "Max open files"), limit("self", "Max processes")
+  local n = workers(seen)
+  local found = ("a program of this shell may have %s files and %s processes; a host of %d workers needs %d and %d")
+    :format(files or "any number of", tasks or "any number of", n, SPARE_FILES, n + SPARE_TASKS)
+  if files and files < SPARE_FILES then
+    return "warn", found, "ulimit -Hn 1024, or LimitNOFILE= of a service", files
+  elseif tasks and tasks < n + SPARE_TASKS then
+    return "warn", found, ("ulimit -Hu %d, or LimitNPROC= of a service"):format(4 * (n + SPARE_TASKS)), tasks
+  end
+  return "ok", found, nil, files
+end
+
+function checks.files(seen)
+  local most, used = number(seen.global.open_files_limit), number(seen.status.open_files)
+  local connections = number(seen.global.max_connections)
+  local found = ("the server may have %d open files, %d of them for connections; tables use %d"):format(most,
+    connections, used)
+  if most >= connections + used + 100 then return "ok", found, nil, used end
+  return "warn", found .. ": connections are refused, or tables not opened, when there are no more (errno 24)",
+    ("open_files_limit=%d in my.cnf, and LimitNOFILE= of its service; or a smaller max_connections"):format(
+      2 * (connections + used + 100)), used
+end
+
+-- ----------------------------------------------------------------------- disks
+
+function checks.tmpdir(seen)
+  local folder = seen.global.tmpdir
+  if folder == "/tmp" or folder == "/var/tmp" then
+    return "note", folder .. " may be another server's too: one that starts there wipes the temporary tables it finds, "
+      .. "and crashes the one that uses them", "if several servers run on that machine, give each a tmpdir of its own"
+  end
+  return "ok", folder
+end
+
+local LOW, EMPTY <const> = 1 << 30, 128 << 20 -- bytes that are left on a disk
+
+--- The file system of a folder: its mark, the bytes that are free, all bytes. nil: not told.
+local function space(folder)
+  local pipe <close> = io.popen(("timeout 1 df -Pk %s 2>/dev/null"):format(doctor.word(folder)))
+  local text = pipe and pipe:read "a" or ""
+  local all, free, mount = text:match "\n%S.- (%d+) +%d+ +(%d+) +%S+ +([^\n]+)"
+  if mount then return mount, tonumber(free) * 1024, tonumber(all) * 1024 end
+end
+
+--- The folders that the server writes, each with a name for people.
+local function folders(seen)
+  local g, list = seen.global, {}
+  local function add(name, path)
+    if path and path ~= "" and path:find "^/" then list[#list + 1] = { name = name, path = path } end
+  end
+  add("datadir", g.datadir)
+  add("tmpdir", g.tmpdir and g.tmpdir:match "^[^:]*")
+  add("binary log", g.log_bin_basename and g.log_bin_basename:match "^(.*)/")
+  return list
+end
+
+function checks.disk(seen)
+  if not is_here(seen) then
+    return "note", ("not looked at: the server runs on %s"):format(seen.server.host), "run nightshift doctor there"
+  end
+  local texts, known, least = {}, {}, nil
+  for _, folder in ipairs(folders(seen)) do
+    local mount, free, all = space(folder.path)
+    if mount and not known[mount] then
+      known[mount] = true
+      texts[#texts + 1] = ("%s %s has %s of %s free"):format(folder.name, folder.path, size(free), size(all))
+      least = math.min(least or free, free)
     end
   end
-  table.sort(names, function(a, b) return sums[a] > sums[b] or sums[a] == sums[b] and a < b end)
-  for i, name in ipairs(names) do texts[i] = ("%s (%d)"):format(name, sums[name]) end
-  return #texts > 0 and "; hosts here have run again for " .. table.concat(texts, ", ") or ""
-end
-
-local WAITS = 1 -- seconds of a wait for a row that are worth a word
-
-function checks.waits(seen)
-  local status = seen.status
-  local past = ("%s waits for rows since the server's start, %s s at most"):format(status.innodb_row_lock_waits or "?",
-    units.fixed(number(status.innodb_row_lock_time_max) / 1000, 1)) .. of_hosts(seen, 3)
-  local rows = ask(seen, "doctor_waits", WAITS)
-  if not rows then return lacking(seen, "PROCESS", past) end
-  local first = rows[1]
-  if not first then return "ok", ("no session waits for a row now; %s"):format(past), nil, 0 end
-  local texts = {}
-  for i, row in ipairs(rows) do
-    local who, at = session(row)
-    texts[i] = ("session %d has waited for %d s for a row of %s (%s), which %s holds%s"):format(row.waiting, row.waited,
-      row.tab or "?", named(row.waits) or "?", who, at)
+  if not least then
+    return "note", "not looked at: df tells nothing of the server's folders", "df -h, as the server's user"
   end
-  return "warn", table.concat(texts, "; "), ("end that transaction, or %s"):format(select(3, session(first))),
-    first.waited
+  local found = table.concat(texts, ", ")
+  if least >= LOW then return "ok", found, nil, least end
+  return least < EMPTY and "fail" or "warn", found .. ": a server without room stops, or crashes",
+    "make room there: PURGE BINARY LOGS, nightshift prune, or a larger disk", least
 end
 
---- The two statements of the latest deadlock in the engine's report, and its time; nil: none.
-local function latest_deadlock(report)
-  local part = report:match "LATEST DETECTED DEADLOCK\n%-+\n(.-)\n%-%-%-%-%-%-%-%-%-%-%-%-\n"
-  local at = part and part:match "^%d+%-%d+%-%d+ %d+:%d+:%d+"
-  if not at then return nil end
-  local statements = {}
-  for text in part:gmatch "MariaDB thread id %d+[^\n]*\n(.-)\n%*%*%*" do
-    statements[#statements + 1] = named(text) or "?"
-  end
-  return at, statements
-end
+local SMALL_REDO <const> = 32 << 20 -- bytes
+local FULL <const> = 0.85 -- of the redo log; from there on each write waits for pages
 
-local RECENT = 3600 -- seconds
-local MANY = 10 -- deadlocks a minute
-
-function checks.deadlocks(seen)
-  local n, up = number(seen.status.innodb_deadlocks), math.max(number(seen.status.uptime), 60)
-  local found = ("%d since the server's start%s"):format(n, of_hosts(seen, 2))
-  if n == 0 then return "ok", "none " .. found:match "since.*", nil, 0 end
-  local rows = ask(seen, "doctor_innodb")
-  if not rows then return lacking(seen, "PROCESS", found) end
-  local at, statements = latest_deadlock(rows[1].Status)
-  local ago = at and number(need(seen, "doctor_ago", at).ago)
-  if not at or ago > RECENT then return "ok", found .. ", none within the hour", nil, n end
-  found = ("%s, the last one %s ago: %s"):format(found, units.span(ago), table.concat(statements, " against "))
-  return n * 60 / up > MANY and "warn" or "note", found,
-    "Nightshift runs its own statements again; transactions of other programs should lock rows in one order", n
+function checks.redo(seen)
+  local bytes = number(seen.global.innodb_log_file_size)
+  local age, most = number(seen.status.innodb_checkpoint_age), number(seen.status.innodb_checkpoint_max_age)
+  local full = most > 0 and age / most or 0
+  local found = ("innodb_log_file_size is %s, %d %% of it in use"):format(size(bytes), full * 100 // 1)
+  local larger = "SET GLOBAL innodb_log_file_size=1073741824 (MariaDB 10.9 or later), and in my.cnf"
+  if full > FULL then return "warn", found .. ": writes wait until pages are on disk", larger, full end
+  if bytes < SMALL_REDO then return "note", found .. ": a busy queue fills it within seconds", larger, full end
+  return "ok", found, nil, full
 end
 
 return checks

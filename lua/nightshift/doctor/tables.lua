@@ -4,7 +4,7 @@
 
 local core = require "nightshift.core"
 local doctor = require "nightshift.doctor"
-local shards = require "nightshift.sharded.number"
+local shards = require "nightshift.sharded.shards"
 
 local ask, number, routines = doctor.ask, doctor.number, doctor.routines
 

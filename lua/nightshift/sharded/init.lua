@@ -1,5 +1,5 @@
 --- Several databases as one: `nightshift.sharded`. Jobs go to one of them by a key, and verbs on
--- jobs find the database of an id. Each database is a shard, with a number (number.lua).
+-- jobs find the database of an id. Each database is a shard, with a number (shards.lua).
 --
 -- A shard is reached when it is needed first. One that does not answer is away: its verbs are GONE
 -- at once for a while, then one of them tries again. So no call waits for it for long, and few do.
@@ -8,8 +8,7 @@
 -- not.
 
 local core = require "nightshift.core"
-local merge = require "nightshift.sharded.merge"
-local number = require "nightshift.sharded.number"
+local shards = require "nightshift.sharded.shards"
 local options = require "nightshift.options"
 local push = require "nightshift.sharded.push"
 
@@ -53,7 +52,7 @@ end
 
 --- The shard's number is learnt, and is that of no other; or it is as the list says.
 local function learn(self, shard)
-  local found, message, code = number.read(shard.db._handle)
+  local found, message, code = shards.read(shard.db._handle)
   if not found then return nil, message, code end
   if shard.number == found then return true end
   if shard.number then
@@ -151,7 +150,7 @@ end
 local function of_id(self, verb, id)
   local whole = check_id(verb, id)
   if whole < 1 then return nil, ("there is no job %d"):format(whole), "NOT_FOUND" end
-  return by_number(self, number.of(whole), ("job %d"):format(whole))
+  return by_number(self, shards.of(whole), ("job %d"):format(whole))
 end
 
 --- The shard of a key.
@@ -160,7 +159,7 @@ local function of_key(self, key)
   if not known then return nil, message, code end
   local numbers = {}
   for n in pairs(self._by) do numbers[#numbers + 1] = n end
-  return self._by[number.pick(key, numbers)]
+  return self._by[shards.pick(key, numbers)]
 end
 
 --- Calls fn(db, shard) on every shard. Gives its values by shard, and those shards that are away,
@@ -181,7 +180,7 @@ local function on_all(self, fn)
   return values, #missing > 0 and missing or nil
 end
 
--- What push.lua and merge.lua use of this file.
+-- What push.lua and shards.lua use of this file.
 local inside = { on = on, reach = reach, on_all = on_all, of_id = of_id, of_key = of_key, name_of = name_of,
   live = live }
 
@@ -224,7 +223,7 @@ local function add_by_filter(verb)
       return options.values(call(db, id, table.unpack(given, 1, given.n)))
     end)
     if not values then return nil, missing, code end
-    return merge.counts(values, missing)
+    return shards.counts(values, missing)
   end
 end
 
@@ -299,7 +298,7 @@ end
 ---@param found integer the shard's number
 function methods:shard(found)
   live(self, "shard")
-  local whole, message = number.check(found, "shard: the number")
+  local whole, message = shards.check(found, "shard: the number")
   if not whole then return nil, message, "INVALID" end
   local shard, why, code = by_number(self, whole, "this")
   if not shard then return nil, why, code end
@@ -310,7 +309,7 @@ end
 ---@param key string|integer
 function methods:of_key(key)
   live(self, "of_key")
-  local shard, message, code = of_key(self, number.key(key, "of_key: the key"))
+  local shard, message, code = of_key(self, shards.key(key, "of_key: the key"))
   if not shard then return nil, message, code end
   return options.values(reach(self, shard))
 end
@@ -330,7 +329,7 @@ end
 local function add_lock(verb)
   methods[verb] = function(self, name, ...)
     live(self, verb)
-    local shard, message = of_key(self, number.key(name, verb .. ": the name"))
+    local shard, message = of_key(self, shards.key(name, verb .. ": the name"))
     local db, problem
     if shard then db, problem = reach(self, shard) end
     if not db then raise("%s: %s", verb, problem or message) end
@@ -382,7 +381,7 @@ meta.__close = methods.close
 function meta.__tostring(self) return ("nightshift.sharded: %d databases"):format(#self._list) end
 
 push.add(methods, inside)
-merge.add(methods, inside)
+shards.add(methods, inside)
 
 --- Calls fn(db) on the shard with a number, unless that is away.
 function methods:_ask(found, fn)
@@ -410,12 +409,12 @@ local function read_item(item, i)
     raise("sharded: item %d must be a URL or a table of options, got %s", i, type(item))
   end
   local found, message
-  if where.url then where.url, found, message = number.strip(where.url) end
-  if where.shard ~= nil then found, message = number.check(where.shard, ("sharded: item %d: shard"):format(i)) end
+  if where.url then where.url, found, message = shards.strip(where.url) end
+  if where.shard ~= nil then found, message = shards.check(where.shard, ("sharded: item %d: shard"):format(i)) end
   if message then return nil, message end
   where.shard = nil
   return { number = found, where = where, tries = 0,
-    place = where.url and number.place(where.url) or where.socket or where.host or "a private server" }
+    place = where.url and shards.place(where.url) or where.socket or where.host or "a private server" }
 end
 
 --- Opens them; those with a number in the list are reached when they are needed.
@@ -425,7 +424,7 @@ end
 ---@return string? message
 ---@return string? code
 function sharded.open(list, open)
-  if list == nil then list = number.split((options.address() or {}).url or "") end
+  if list == nil then list = shards.split((options.address() or {}).url or "") end
   if type(list) ~= "table" then raise("sharded wants a list of URLs, got %s", type(list)) end
   local hole = options.hole(list)
   if hole then raise("sharded wants a list of URLs; item %d is nil", hole) end

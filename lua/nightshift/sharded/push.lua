@@ -8,8 +8,7 @@
 --
 -- Invariant: a push that may be written is not tried elsewhere.
 
-local merge = require "nightshift.sharded.merge"
-local number = require "nightshift.sharded.number"
+local shards = require "nightshift.sharded.shards"
 local options = require "nightshift.options"
 
 local raise = options.raise
@@ -58,7 +57,7 @@ local function route(self, inside, verb, given)
     good, message, code = join(self, inside, found, given.id, "the id to push again with")
     return good and (found.shard or false), good and rest or message, code
   end
-  local key = given.key ~= nil and number.key(given.key, verb .. ": key") or nil
+  local key = given.key ~= nil and shards.key(given.key, verb .. ": key") or nil
   if key then
     found.shard, message, code = inside.of_key(self, key)
     if not found.shard then return nil, message, code end
@@ -238,8 +237,8 @@ function queue:limits()
   if not values then return nil, missing, code end
   for _, one in ipairs(values) do
     if one.value then
-      sum = sum or merge.first_limit(one.value, missing)
-      merge.add_limit(sum, one.value, one.shard.number)
+      sum = sum or shards.first_limit(one.value, missing)
+      shards.add_limit(sum, one.value, one.shard.number)
     end
   end
   return sum
@@ -290,7 +289,7 @@ local function route_flow(self, inside, verb, root)
   rest.key = nil
   local message, code, good
   if root.key ~= nil then
-    local key = number.key(root.key, verb .. ": key")
+    local key = shards.key(root.key, verb .. ": key")
     found.shard, message, code = inside.of_key(self, key)
     if not found.shard then return nil, message, code end
     found.what = ("the key '%s'"):format(options.shown(key))

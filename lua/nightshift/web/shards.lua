@@ -8,7 +8,7 @@
 
 local filter = require "nightshift.filter"
 local layout = require "nightshift.web.layout"
-local number = require "nightshift.sharded.number"
+local number = require "nightshift.sharded.shards"
 local web = require "nightshift.web"
 
 local shards = {}

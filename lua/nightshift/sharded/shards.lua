@@ -1,18 +1,166 @@
---- What people look at, of several databases: lists and counts that are put together.
+--- Shards: their numbers; and lists and counts of several, put together for people to look at.
+--
+-- A shard is a database with a number from 0 to 89. Its ids are those from number x 10^14 on, so an
+-- id tells its database: the digits before the last fourteen are the number. The sequence of ids
+-- has the number, by its bounds, and nothing else has. A database that was given none is shard 0.
 --
 -- What is merged has a field `missing` when a database is away: a list of {shard =, place =,
 -- message =}. Each list stays in the order of its database; between databases the newest comes
 -- first, or the one that is next.
+--
+-- Invariant: the shard of a key depends on the key and on the numbers of the list, and on nothing
+-- else. A new number takes keys from the other ones, and moves none between those.
 
-local filter = require "nightshift.filter"
-local number = require "nightshift.sharded.number"
 local options = require "nightshift.options"
+
+-- Loaded with the first listing: a program with one database asks for numbers alone.
+local filter = options.later(function() return require "nightshift.filter" end)
 local report = options.later(function() return require "nightshift.report" end)
 
-local merge = {}
+local shards = {}
+
+-- ----------------------------------------------------------------------- numbers
+
+local IDS <const> = 100000000000000 -- of a shard
+local BLOCK <const> = 100 -- ids: see handle_ids in sql/query/handle.sql
+
+--- The highest number: its ids are below 2^53, which JSON keeps everywhere.
+shards.LAST = 89
+
+--- Blocks of ids of a shard.
+shards.BLOCKS = IDS // BLOCK
+
+--- The number of the shard that an id is of.
+---@param id integer
+---@return integer
+function shards.of(id) return id // IDS end
+
+--- Check: the number of a shard.
+shards.check = options.integer(0, shards.LAST)
+
+-- ------------------------------------------------------------------- databases
+
+--- The number of a database.
+---@param handle userdata core handle
+---@return integer|nil
+---@return string? message
+---@return string? code
+function shards.read(handle)
+  local rows, message, code = handle:execute "@report_shard"
+  if not rows then return nil, message, code end
+  local low, next_block = rows[1].low, rows[1].next
+  local found = low == 1 and 0 or low // shards.BLOCKS
+  local fits = low == 1 or low % shards.BLOCKS == 0
+  if fits and next_block <= (found + 1) * shards.BLOCKS then return found end
+  return nil, ("the ids of this database, from block %d on, are not those of a shard: see nightshift doctor"):format(
+    next_block), "STATE"
+end
+
+--- Gives a number to a database that has given no ids so far. It does nothing where the database has
+-- that number.
+---@param handle userdata core handle
+---@param wanted integer
+---@return integer|nil number
+---@return string? message
+---@return string? code
+function shards.give(handle, wanted)
+  local now, message, code = shards.read(handle)
+  if not now then return nil, message, code end
+  if now ~= wanted and now == 0 then
+    local done
+    done, message, code = handle:execute("@admin_shard", wanted * shards.BLOCKS, (wanted + 1) * shards.BLOCKS - 1)
+    if not done then return nil, message, code end
+    now, message, code = shards.read(handle)
+    if not now then return nil, message, code end
+  end
+  if now == wanted then return now end
+  return nil, ("this database is shard %d and cannot be shard %d: %s"):format(now, wanted, now == 0
+    and "it has given ids already, so give that number to an empty one" or "it was given that number"), "STATE"
+end
+
+-- ------------------------------------------------------------------- addresses
+
+--- A URL without `shard=N`, and N.
+---@param url string
+---@return string url
+---@return integer|nil number
+---@return string? message when it is no number of a shard
+function shards.strip(url)
+  local before, mark, text, behind = url:match "^(.*)([?&])shard=([^&]*)(.*)$"
+  if not before then return url, nil end
+  local found = text:find "^%d+$" and math.tointeger(tonumber(text))
+  if not found or found > shards.LAST then
+    return url, nil, ("database URL: shard must be a number from 0 to %d, got '%s'"):format(shards.LAST,
+      options.shown(text))
+  end
+  if behind ~= "" then behind = mark .. behind:sub(2) end
+  return before .. behind, found
+end
+
+--- The URLs of a text with blanks between them. A blank within one URL is a fault of that.
+---@param text string
+---@return string[]
+function shards.split(text)
+  local list = {}
+  if not text:find "%s%a[%w+.-]*://" then return text ~= "" and { text } or list end
+  for url in text:gmatch "%S+" do list[#list + 1] = url end
+  return list
+end
+
+--- Where a URL leads to, for messages: without the account and the options.
+---@param url string
+---@return string
+function shards.place(url)
+  local rest = url:match "^%a[%w+.-]*://(.*)$" or url
+  return options.shown((rest:gsub("^.*@", ""):gsub("%?.*$", "")))
+end
+
+-- ------------------------------------------------------------------------ keys
+
+local OFFSET <const>, PRIME <const> = 0xcbf29ce484222325, 0x100000001b3 -- of FNV-1a, 64 bits
+
+local function hash(text)
+  local h = OFFSET
+  for i = 1, #text do h = (h ~ text:byte(i)) * PRIME end
+  return h
+end
+
+-- Every bit of the result depends on every bit of x: the last step of SplitMix64.
+local function mixed(x)
+  x = (x ~ (x >> 30)) * 0xbf58476d1ce4e5b9
+  x = (x ~ (x >> 27)) * 0x94d049bb133111eb
+  return x ~ (x >> 31)
+end
+
+--- The number that a key goes to: the one with the highest weight (rendezvous hashing).
+---@param key string
+---@param numbers integer[] none twice
+---@return integer
+function shards.pick(key, numbers)
+  local h, best, most = hash(key), nil, nil
+  for _, n in ipairs(numbers) do
+    local weight = mixed(h ~ mixed(n + 1))
+    if not best or math.ult(most, weight) then best, most = n, weight end
+  end
+  return best
+end
+
+--- Check: a key, a text or a whole number; gives a text.
+---@param key any
+---@param what string
+---@return string
+function shards.key(key, what)
+  if math.type(key) == "integer" then return tostring(key) end
+  if type(key) ~= "string" then
+    options.raise("%s must be a text or a whole number, got %s", what, type(key))
+  end
+  return key
+end
+
+-- ------------------------------------------------------------------------ lists
 
 --- Counts of a verb on all jobs of a filter.
-function merge.counts(values, missing)
+function shards.counts(values, missing)
   local sum = { found = 0, changed = 0, refused = 0, missing = missing }
   for _, row in ipairs(values) do
     for _, key in ipairs { "found", "changed", "refused" } do sum[key] = sum[key] + row.value[key] end
@@ -56,7 +204,7 @@ local function starts_of(after)
     if math.type(id) ~= "integer" or id < 1 then
       return nil, ("jobs: after: item %d must be a job's id, got %s"):format(i, tostring(id))
     end
-    starts[number.of(id)] = id
+    starts[shards.of(id)] = id
   end
   return starts
 end
@@ -111,10 +259,10 @@ local function jobs(self, inside, given)
   end)
   if not values then return nil, missing, code end
   local state = given.state
-  local before = FIRST[state] or filter.ENDED[state] and newest or pushed_last
+  local before = FIRST[state] or filter().ENDED[state] and newest or pushed_last
   for _, row in ipairs(values) do
     for _, one in ipairs(row.value) do one.shard = row.shard.number end
-    if row.more and not filter.ENDED[state] then before = pushed_last end
+    if row.more and not filter().ENDED[state] then before = pushed_last end
   end
   local list = take(values, given.limit or 50, before)
   list.missing = missing
@@ -177,7 +325,7 @@ end
 --- Counts of queues of several databases, as one list by name.
 ---@param lists table[][]
 ---@return table[]
-function merge.queues(lists)
+function shards.queues(lists)
   local queues, by_name = {}, {}
   for _, list in ipairs(lists) do
     for _, one in ipairs(list) do add_queue(queues, by_name, one) end
@@ -187,14 +335,14 @@ function merge.queues(lists)
 end
 
 --- A limit like this one, of no database yet: its counts are 0.
-function merge.first_limit(row, missing)
+function shards.first_limit(row, missing)
   local sum = { counts = { waiting = 0, groups = 0, full_groups = 0 }, shards = {}, missing = missing }
   for _, key in ipairs { "queue", "running", "rate", "backlog", "group" } do sum[key] = row[key] end
   return sum
 end
 
 --- Adds the limit of a database, with its counts.
-function merge.add_limit(sum, row, shard)
+function shards.add_limit(sum, row, shard)
   row.shard = shard
   table.insert(sum.shards, row)
   for key, n in pairs(row.counts) do
@@ -251,7 +399,7 @@ local function stats(self, inside)
     all.shards[#all.shards + 1] = { shard = row.shard.number, place = row.shard.place, ready = ready,
       holders = #one.holders }
   end
-  all.queues = merge.queues(lists)
+  all.queues = shards.queues(lists)
   return all
 end
 
@@ -316,7 +464,7 @@ local MERGED <const> = { jobs = jobs, errors = errors, stats = stats, series = s
 --- Adds the verbs that look.
 ---@param methods table<string, function>
 ---@param inside table of init.lua
-function merge.add(methods, inside)
+function shards.add(methods, inside)
   for verb, fn in pairs(MERGED) do
     methods[verb] = function(self, given)
       inside.live(self, verb)
@@ -333,4 +481,4 @@ function merge.add(methods, inside)
   end
 end
 
-return merge
+return shards
