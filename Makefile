@@ -36,16 +36,18 @@ HARDEN := -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=3 -fstack-protector-strong \
           -fstack-clash-protection \
           $(if $(filter x86_64% i686%,$(shell $(CC) -dumpmachine 2>/dev/null)),-fcf-protection=full)
 PKG    := $(shell command -v pkg-config 2>/dev/null || echo false)
-MARIADB_CFLAGS ?= $(shell $(PKG) --cflags libmariadb 2>/dev/null)
-MARIADB_LIBS   ?= $(shell $(PKG) --libs libmariadb 2>/dev/null)
-LUA_CFLAGS     ?= $(shell $(PKG) --cflags lua5.4 2>/dev/null)
-LUA_LIBS       ?= $(shell $(PKG) --libs lua5.4 2>/dev/null)
-JANSSON_LIBS   ?= $(shell $(PKG) --libs jansson 2>/dev/null)
-UV_LIBS        ?= $(shell $(PKG) --libs libuv 2>/dev/null)
+# Asked once, by the first rule that wants them.
+once = $(eval $(1) := $$(shell $(2) 2>/dev/null))$($(1))
+MARIADB_CFLAGS ?= $(call once,MARIADB_CFLAGS,$(PKG) --cflags libmariadb)
+MARIADB_LIBS   ?= $(call once,MARIADB_LIBS,$(PKG) --libs libmariadb)
+LUA_CFLAGS     ?= $(call once,LUA_CFLAGS,$(PKG) --cflags lua5.4)
+LUA_LIBS       ?= $(call once,LUA_LIBS,$(PKG) --libs lua5.4)
+JANSSON_LIBS   ?= $(call once,JANSSON_LIBS,$(PKG) --libs jansson)
+UV_LIBS        ?= $(call once,UV_LIBS,$(PKG) --libs libuv)
 # For `work --http`; where it is missing the program is built without that.
-MHD_LIBS       ?= $(shell $(PKG) --libs libmicrohttpd 2>/dev/null)
+MHD_LIBS       ?= $(call once,MHD_LIBS,$(PKG) --libs libmicrohttpd)
 # For `top`; the same.
-CURSES_LIBS    ?= $(shell $(PKG) --libs ncursesw 2>/dev/null)
+CURSES_LIBS    ?= $(call once,CURSES_LIBS,$(PKG) --libs ncursesw)
 
 # `make DEBUG=1` builds with asserts, tiny first buffers and little optimisation;
 # SAN=address,undefined (or thread) adds sanitizers. Each has its own folder:

@@ -1,5 +1,5 @@
 -- The bench: asks the questions of bench/questions one after the other, prints the tables.
--- Called by bench/run.sh.
+-- Called by bench/run.sh; first without a socket, to look at the options.
 --   run.lua BUILD SOCKET [--only NAME,…] [--rounds N] [--scale X] [--json FILE]
 -- --rounds: of every question; without, each has the number that it can afford. --scale
 -- multiplies the numbers of jobs.
@@ -98,6 +98,7 @@ local function measure(question, s)
 end
 
 local asked = read_options()
+if asked.socket == "" then return end -- only the options were to be looked at
 local s = stage.new(asked)
 local facts = s:facts()
 facts.scale, facts.questions = asked.scale, {}

@@ -11,8 +11,12 @@ set -eu
 cd "$(dirname "$0")/.."
 build=$(cd "${O:-build}" && pwd)
 home=$build/bench
-socket_folder=$(mktemp -d)
 server= asking=
+here=$(pwd)
+export LUA_PATH="$here/?.lua;$here/lua/?.lua;$here/lua/?/init.lua;;"
+export LUA_CPATH="$build/?.so;;"
+"${LUA:-lua5.4}" "${ASK:-bench/run.lua}" "$build" "" "$@" # wrong options need no server
+socket_folder=$(mktemp -d)
 cleanup() {
   for process in $asking $server; do
     if kill "$process" 2>/dev/null; then wait "$process" || :; fi
@@ -67,9 +71,6 @@ done
 client -e "CREATE DATABASE floor CHARACTER SET utf8mb4;
   CREATE DATABASE nightshift CHARACTER SET utf8mb4"
 
-here=$(pwd)
-export LUA_PATH="$here/?.lua;$here/lua/?.lua;$here/lua/?/init.lua;;"
-export LUA_CPATH="$build/?.so;;"
 setpriv --pdeathsig KILL "${LUA:-lua5.4}" "${ASK:-bench/run.lua}" "$build" "$socket_folder/s.sock" "$@" &
 asking=$!
 wait $asking

@@ -6,7 +6,7 @@
 #: make install     PREFIX=/usr/local; also BINDIR, LUADIR, LIBDIR, INCDIR, CLIBDIR, MANDIR, UNITDIR,
 #:                  DESTDIR, and for completions BASHDIR, ZSHDIR, FISHDIR
 PUBLIC := nightshift.h nightshift_types.h
-VERSION = $(shell sed -n 's/^.define NS_VERSION "\(.*\)"/\1/p' src/include/nightshift.h)
+VERSION = $(call once,VERSION,sed -n 's/^.define NS_VERSION "\(.*\)"/\1/p' src/include/nightshift.h)
 PC_LINES = 'Name: nightshift' 'Description: Durable background jobs on MariaDB' \
   'Version: $(VERSION)' 'Requires: libmariadb' \
   'Cflags: -I$(INCDIR)' 'Libs: -L$(CLIBDIR) -lnightshift -pthread'
@@ -54,8 +54,8 @@ uninstall:
 # depends on is read from what it links. Running hosts are restarted by an upgrade, since scripts
 # that are read again would mix the old program with the new Lua files.
 DEB      := $(O)/deb
-ARCH      = $(shell dpkg --print-architecture)
-MULTIARCH = $(shell dpkg-architecture -qDEB_HOST_MULTIARCH)
+ARCH      = $(call once,ARCH,dpkg --print-architecture)
+MULTIARCH = $(call once,MULTIARCH,dpkg-architecture -qDEB_HOST_MULTIARCH)
 DEB_FILE  = $(O)/nightshift_$(VERSION)-1_$(ARCH).deb
 DEB_TREE  = DESTDIR=$(abspath $(DEB))/tree PREFIX=/usr LIBDIR=/usr/lib/$(MULTIARCH)/lua/5.4 \
   CLIBDIR=/usr/lib/$(MULTIARCH) ZSHDIR=/usr/share/zsh/vendor-completions VERSION=$(VERSION)

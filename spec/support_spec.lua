@@ -155,22 +155,22 @@ describe("the bench", function()
   it("answers questions, as Markdown and as JSON", function()
     local file = os.tmpname()
     local asked = "push,claim,handles,work,latency,flows,capacity"
-    local status, p = bench(("--only %s --rounds 1 --scale 0.01 --json %s"):format(asked, file))
+    local status, p = bench(("--only %s --rounds 1 --scale 0.002 --json %s"):format(asked, file))
     local report = nightshift.decode(read(file))
     os.remove(file)
     assert.equal(0, status, p:transcript())
     local out = p:text()
     for _, title in ipairs {
       "push_many, 1000 a time, C", "push, one a time, Lua", "push in a transaction, Lua", "claim + ack, batch 1000, C",
-      "8 handles, batch 100", "8 workers", "100 siblings",
+      "8 handles, batch 100", "2 workers", "20 siblings",
     } do
       local figures = assert(row(report, title), title)
       assert.is_true(figures.floor > 0, title)
       assert.is_true(out:find("| " .. figures.what .. " | ", 1, true) ~= nil, title)
     end
     assert.is_true(row(report, "bare SQL").p99_ms > 0)
-    assert.is_true(row(report, "8 workers").server_cpu_s >= 0)
-    local alone, many = row(report, "pushed and worked off one by one"), row(report, "worked off, 8 workers")
+    assert.is_true(row(report, "2 workers").server_cpu_s >= 0)
+    local alone, many = row(report, "pushed and worked off one by one"), row(report, "worked off, 2 workers")
     assert.is_true(alone.redo_bytes > many.redo_bytes and many.redo_bytes > 100)
     assert.matches("innodb%-flush%-log%-at%-trx%-commit=1", report.settings)
     assert.matches("MariaDB", report.versions.server)
@@ -184,8 +184,8 @@ describe("the bench", function()
   -- workers, and its server.
   for _, signal in ipairs { "TERM", "KILL" } do
     it("leaves no process behind when it gets a SIG" .. signal, function()
-      local p = proc.start { "make", "--no-print-directory", "bench", "ARGS=--only memory --rounds 1 --scale 0.02" }
-      eventually(function() return #host.members(p.pid) == 10 end, 120)
+      local p = proc.start { "make", "--no-print-directory", "bench", "ARGS=--only memory --rounds 1 --scale 0.004" }
+      eventually(function() return #host.members(p.pid) == 2 end, 120)
       local all = host.family(p.pid)
       p:signal(signal)
       p:wait()
@@ -224,7 +224,7 @@ describe("the bench of designs", function()
     -- Between its lock and its mark a worker loses 20 ms, in which another finds the
     -- row as it was.
     local status, p = bench_designs("skip_inside,skip_outside,skip_host", ("--topics work --workers 1,4 --rounds 1"
-      .. " --ms 400 --rows 400 --gap-ms 20 --json %s --doc %s"):format(json, doc))
+      .. " --ms 250 --rows 400 --gap-ms 20 --json %s --doc %s"):format(json, doc))
     assert.equal(0, status, p:transcript())
     local lines, text = nightshift.decode(read(json)).work, read(doc)
     assert.equal(6, #lines)
@@ -254,14 +254,14 @@ describe("the bench of designs", function()
 
   it("asks a large table with each index, when that topic is named", function()
     local json = os.tmpname()
-    local status, p = bench_designs("rows", "--many 20000 --many-ms 200 --json " .. json)
+    local status, p = bench_designs("rows", "--many 5000 --many-ms 200 --json " .. json)
     assert.equal(0, status, p:transcript())
     local kept = nightshift.decode(read(json))
     assert.same({ 0, 4 }, { #kept.work, #kept.rows })
     for _, name in ipairs { "skip_inside", "skip_indexed" } do
       assert.is_true(sum(kept.rows, name, "jobs") > 0, name)
     end
-    assert.matches("### A large table: .*20,000 rows", (p:text()))
+    assert.matches("### A large table: .*5,000 rows", (p:text()))
     os.remove(json)
   end)
 

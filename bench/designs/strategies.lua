@@ -280,6 +280,7 @@ local function recall(facts, asked)
 end
 
 local asked = read_options()
+if asked.socket == "" then return end -- only the options were to be looked at
 local facts, results
 if asked.from then
   facts = assert(nightshift.decode(read(asked.from)))

@@ -333,8 +333,8 @@ local function push_jobs(n, handler, at_once, bytes)
 end
 
 -- A host works off what is there.
-local function work_off(options)
-  local _ <close> = processes.start_host { url = url, build = build, workers = 8, options = options,
+local function work_off(workers, options)
+  local _ <close> = processes.start_host { url = url, build = build, workers = workers, options = options,
     script = "bench/questions/footprint.lua" }
   await_end()
 end
@@ -351,25 +351,26 @@ end
 
 function measures.capacity(scale)
   local n = math.max(1000, 100000 * tonumber(scale or 1) // 1000 * 1000)
-  local few = n // 20
+  local few, workers = n // 20, n > 1000 and 8 or 2
+  local function all() work_off(workers) end
   tables.empty(db)
   cost("push_many, 1000 a time", n, function() push_jobs(n, "noop", 1000) end)
   size_of(("the file of nightshift_job, %d jobs"):format(n), "job")
-  cost("worked off, 8 workers", n, work_off)
+  cost(("worked off, %d workers"):format(workers), n, all)
   size_of(("the file of nightshift_finished, %d jobs"):format(n), "finished")
   cost("deleted by prune", n, function() assert(db:prune { done = 0 }) end)
   size_of("the same after the prune", "finished")
   assert(db:execute "OPTIMIZE TABLE nightshift_finished")
   size_of("the same after OPTIMIZE TABLE", "finished")
   push_jobs(n, "noop", 1000)
-  cost("worked off, --history failed", n, function() work_off "--history failed" end)
+  cost("worked off, --history failed", n, function() work_off(workers, "--history failed") end)
   size_of("the file of nightshift_job, without a job", "job")
   cost("push_many, payload 4 KiB", few, function() push_jobs(few, "noop", few // 50, 4096) end)
-  cost("worked off, payload 4 KiB", few, work_off)
+  cost("worked off, payload 4 KiB", few, all)
   cost("push, one a time", few, function() push_jobs(few, "noop", 1) end)
-  work_off()
+  all()
   push_jobs(few, "fails", 1000 < few and 1000 or few)
-  cost("worked off, each failed once before", few, work_off)
+  cost("worked off, each failed once before", few, all)
   cost("pushed and worked off one by one", few, function() one_by_one(few) end)
 end
 

@@ -149,7 +149,7 @@ local WORKERS = { 1, 2, 8, 80, 500 }
 local function per_10k(line) return (line.server_cpu + line.client_cpu) / line.jobs * 10000 end
 
 function questions.work(s)
-  local jobs = s:jobs(100000, 1000)
+  local jobs = s:jobs(100000, 200)
   local ask = {}
   local function add(workers, history, title)
     table.insert(ask, function()
@@ -388,7 +388,7 @@ end
 
 function measures.latency(scale)
   scale = tonumber(scale or 1)
-  local samples = math.max(50, 1000 * scale // 1)
+  local samples = math.max(20, 1000 * scale // 1)
   local db <close> = assert(nightshift.open(url))
   local q = assert(db:queue "bench")
   tables.empty(db)

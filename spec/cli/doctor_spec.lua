@@ -49,12 +49,13 @@ skip-networking=0
 bind-address=127.0.0.1
 port=%d
 ]]):format(port))
+    server.reuses = true
   end)
   before_each(function() url, name = server:fresh() end)
 
-  --- Sets variables of the server for the moment, and sees what is found, and that it is gone
-  -- with them. `wanted`: {name of a check, status, text…}.
-  local function with(variables, ...)
+  --- Sets variables of the server for the moment, and sees what is found. `wanted`: {name of a
+  -- check, status, text…}.
+  local function while_set(variables, ...)
     local before = {}
     for variable, value in pairs(variables) do
       before[variable] = server:sql("SELECT @@GLOBAL." .. variable)
@@ -65,11 +66,13 @@ port=%d
       server:sql(("SET GLOBAL %s=%s"):format(variable, tonumber(value) and value or "'" .. value .. "'"))
     end
     assert(ok, found)
+    for _, wanted in ipairs { ... } do expect(found[wanted[1]], table.unpack(wanted, 2)) end
+  end
+
+  --- Sees that these checks find nothing.
+  local function is_well(...)
     local well = examine(url)
-    for _, wanted in ipairs { ... } do
-      expect(found[wanted[1]], table.unpack(wanted, 2))
-      expect(well[wanted[1]], "ok")
-    end
+    for _, name_of_check in ipairs { ... } do expect(well[name_of_check], "ok") end
   end
 
   it("finds nothing wrong where nothing is, a line per check", function()
@@ -103,20 +106,22 @@ port=%d
   end)
 
   it("says what a crash would lose, and which settings are too tight", function()
-    with({ innodb_flush_log_at_trx_commit = "0", wait_timeout = "20", innodb_log_file_size = "16777216" },
+    while_set({ innodb_flush_log_at_trx_commit = "0", wait_timeout = "20", innodb_log_file_size = "16777216" },
       { "durability", "warn", "crash of the server loses", "SET GLOBAL innodb_flush_log_at_trx_commit=1" },
       { "timeouts", "warn", "wait_timeout=20" }, { "redo", "note", "16 MiB", "SET GLOBAL innodb_log_file_size=" })
-    with({ innodb_flush_log_at_trx_commit = "2", max_statement_time = "5", binlog_expire_logs_seconds = "0" },
+    while_set({ innodb_flush_log_at_trx_commit = "2", max_statement_time = "5", binlog_expire_logs_seconds = "0" },
       { "durability", "warn", "crash of the machine loses" }, { "timeouts", "warn", "max_statement_time" },
       { "binlog", "note", "none is ever deleted", "SET GLOBAL binlog_expire_logs_seconds=" })
-    with({ sync_binlog = "0", max_allowed_packet = "1048576" },
+    while_set({ sync_binlog = "0", max_allowed_packet = "1048576" },
       { "durability", "warn", "replicas", "SET GLOBAL sync_binlog=1" },
       { "timeouts", "warn", "max_allowed_packet=16M" })
+    is_well("durability", "timeouts", "redo", "binlog")
   end)
 
   it("sees what refuses writes", function()
-    with({ binlog_format = "STATEMENT" }, { "binlog", "fail", "1665", "binlog_format=ROW" })
-    with({ read_only = "1" }, { "writable", "fail", "read-only", "SET GLOBAL read_only=0" })
+    while_set({ binlog_format = "STATEMENT" }, { "binlog", "fail", "1665", "binlog_format=ROW" })
+    while_set({ read_only = "1" }, { "writable", "fail", "read-only", "SET GLOBAL read_only=0" })
+    is_well("binlog", "writable")
   end)
 
   it("says of a read-only server that it is, and looks at the rest", function()
@@ -207,14 +212,15 @@ port=%d
   end)
 
   it("names what of the schema is not there", function()
+    local reach, user = server:user(url, "")
+    local _, text = proc.nightshift { "doctor", "--grants", "worker", "--user", user .. "@localhost" }
     for _, gone in ipairs { "TABLE nightshift_slot", "TABLE nightshift_listener", "TABLE nightshift_expiry",
       "VIEW nightshift_jobs", "VIEW nightshift_history", "SEQUENCE nightshift_id" } do
       local kind, thing = gone:match "^(%u+) (%S+)$"
       local place, database = server:fresh()
-      local worker, user = server:user(place, "")
-      local _, text = proc.nightshift { "doctor", "--grants", "worker", "--user", user .. "@localhost" }
       server:sql(text, database)
       server:sql("DROP " .. gone, database)
+      local worker = reach:gsub("localhost/[^?]*", "localhost/" .. database)
       local found, exit = examine(place)
       assert.equal(1, exit)
       expect(found.tables, "fail", thing .. " is not there",
@@ -429,19 +435,20 @@ port=%d
       handles[i] = assert(core.open { url = url })
       for k = 1, 8 do assert(handles[i]:execute("SELECT " .. k)) end -- it keeps as many open
     end
-    with({ max_prepared_stmt_count = "280" }, { "statements", "warn", "of 280 prepared statements are open",
+    while_set({ max_prepared_stmt_count = "280" }, { "statements", "warn", "of 280 prepared statements are open",
       "SET GLOBAL max_prepared_stmt_count=16382" })
     for i = 16, 30 do handles[i]:close() end
     local files = tonumber(server:sql "SELECT @@open_files_limit")
     local program <close> = assert(nightshift.open(url))
     assert(program:queue "q":push("a", 1))
     local _ <close> = assert(program:queue "q":claim())
-    with({ max_connections = "20" }, { "connections", "warn", "of 20 in use", "here need 1",
+    while_set({ max_connections = "20" }, { "connections", "warn", "of 20 in use", "here need 1",
       "SET GLOBAL max_connections=40" })
     for i = 1, 15 do handles[i]:close() end
     if files < 100000 then
-      with({ max_connections = "100000" }, { "files", "warn", "connections are refused", "open_files_limit=" })
+      while_set({ max_connections = "100000" }, { "files", "warn", "connections are refused", "open_files_limit=" })
     end
+    is_well("statements", "connections", "files")
   end)
 
   it("sees that this shell may have too few files for a host", function()

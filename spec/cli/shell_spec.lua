@@ -246,9 +246,9 @@ describe("a command that looks, or changes what is there,", function()
         assert.equal(name == "health" and 1 or 69, exit)
       end
       argv[#argv + 1] = "--no-such-option"
-      local wrong = run(argv)
-      assert.same({ 2, "" }, { wrong.exit, wrong.out })
-      says(("unknown option '--no-such-option'\nTry `nightshift %s --help`."):format(name), wrong.err)
+      local wrong, out, err = proc.command_line(argv)
+      assert.same({ 2, "" }, { wrong, out })
+      says(("unknown option '--no-such-option'\nTry `nightshift %s --help`."):format(name), err)
     end)
   end
 end)

@@ -518,7 +518,7 @@ describe("the plan of", function()
 
   for name, params in pairs {
     admin_tree_lock = { "[100,101]" }, report_tree_states = { "[100,101]" },
-    admin_tree_after = { "[100,101]" }, report_tree_children = { "[100,101]" },
+    admin_tree_after = { "[100,101]" }, report_tree_children = { "[100,101]", 1 },
   } do
     it(name .. " reads jobs one key at a time", function()
       local row = explain(plans.question(name), table.unpack(params)).j

@@ -314,7 +314,8 @@ end
 
 -- A fresh database costs the server 26 tables and the next test's end as many drops. So a
 -- database that tests have used is emptied and given out again, if all but its rows is as it
--- was made. These are its files of definitions, its routines, and no session in it.
+-- was made. These are its files of definitions, its routines, and no session in it. A file that
+-- asks a server of its own for many says `server.reuses = true`.
 
 local SESSIONS <const> = "SELECT COUNT(*) FROM information_schema.processlist WHERE db = '%s'"
 local ROUTINES <const> = "SELECT COUNT(*), COALESCE(MAX(modified), 0) FROM mysql.proc WHERE db = '%s'"
@@ -364,9 +365,21 @@ function Server:touched(name)
   return table.concat(parts, " UNION ")
 end
 
+-- Drops the tables that a test has made beside ours, with their triggers.
+function Server:drop_others(name)
+  local ours, steps = self.definitions[name], { "SET lock_wait_timeout = 0, foreign_key_checks = 0" }
+  for tab in (ours and nst.definitions(("%s/data/%s"):format(self.folder, name)) or ""):gmatch "([%w_]+)%.frm " do
+    if not ours:find(tab .. ".frm ", 1, true) then
+      steps[#steps + 1] = ("DROP TABLE IF EXISTS `%s`.`%s`"):format(name, tab)
+    end
+  end
+  if steps[2] then pcall(self.sql, self, table.concat(steps, ";")) end
+end
+
 -- Makes a used database as new, by two connections: each costs the server as much as some tables.
 -- @return true, or nil when a session is in it, or false when it cannot be
 function Server:empty_again(name)
+  self:drop_others(name)
   local ok, text = pcall(self.sql, self,
     table.concat({ ROUTINES:format(name), SESSIONS:format(name), self:touched(name) }, ";\n"))
   if not ok then return false end -- a table is gone
@@ -415,7 +428,7 @@ end
 -- @treturn string URL
 -- @treturn string its name
 function Server:fresh()
-  if self ~= db.main then return self:make() end -- one that ends with its test, or file
+  if not self.reuses then return self:make() end -- one that ends with its test, or file
   if not self.blank then self:learn_blank() end
   local place = not db.in_test and debug.traceback() or nil
   if place then self:replace_earlier(place) end
@@ -470,7 +483,10 @@ end
 
 --- The server of the run.
 function db.shared()
-  db.main = db.main or db.server()
+  if not db.main then
+    db.main = db.server()
+    db.main.reuses = true
+  end
   return db.main
 end
 
@@ -510,7 +526,9 @@ end
 --- Removes the servers that the test made; with `every`, those of setup too.
 -- Never the shared one, nor the spare one.
 function db.remove_all(every)
-  if db.main then db.main:put_back(every) end
+  for server in pairs(servers) do
+    if server.reuses then server:put_back(every) end
+  end
   if db.extra and every then empty_spare(db.extra) end
   for server in pairs(servers) do
     if server ~= db.main and server ~= db.extra and (server.of_test or every) then server:remove() end

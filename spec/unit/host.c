@@ -162,7 +162,7 @@ static void read_anything(const char *p, size_t n) {
 static void damaged_frames(void) {
   ns_buf b = NS_BUF_INIT;
   nsh_order o = sample_order();
-  for (int round = 0; round < 200000; round++) {
+  for (int round = 0; round < 50000; round++) {
     char *exact;
     ns_buf_reset(&b);
     if (round & 1)
@@ -224,7 +224,7 @@ static void ring_round_trip(void) {
   size_t held = 0;
   atomic_store(&r->head, UINT32_MAX - 5000); /* counts go round as well */
   atomic_store(&r->tail, UINT32_MAX - 5000);
-  for (int i = 0; i < 20000; i++) {
+  for (int i = 0; i < 4000; i++) {
     size_t n = ns_random() % sizeof in;
     int64_t got;
     size_t put;
@@ -561,7 +561,7 @@ static void batches(void) {
   nsh_batch a = NSH_BATCH_INIT;
   nsh_batch b = NSH_BATCH_INIT;
   char *big = calloc(1, 300000);
-  for (int i = 0; i < 1000; i++) {
+  for (int i = 0; i < 140; i++) {
     ns_verdict v = {.id = i, .delay = -1, .nchildren = 2};
     v.error = nsh_batch_keep(&a, (ns_bytes){big, (size_t)(i % 7) * 40000});
     v.children = nsh_batch_children(&a, 2);

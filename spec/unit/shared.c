@@ -197,8 +197,8 @@ static long sweep(const change *c) {
   for (long at = 1;; at++) {
     ns_region *r = prepare(c);
     bool died = dies(at, c->make, r, c);
-    if (died && at % 4 == 0)
-      for (long in = 1; dies(in, look, r, c); in += in / 3 + 1)
+    if (died && at % 7 == 0)
+      for (long in = 1; dies(in, look, r, c); in += in / 2 + 1)
         ;
     if (died)
       check(r, c);

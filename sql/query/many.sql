@@ -329,12 +329,15 @@ JOIN nightshift_child c FORCE INDEX (PRIMARY) ON c.parent = v.id
 
 -- name: report_tree_children
 -- How many of these children of a job are in which state. Beyond 2,000 claims some that run are told
--- as ready. Params: [id,…]. Key: PRIMARY of job and finished; so many leases, once. Locks: none.
+-- as ready. Params: [id,…], whether claims are looked at. Key: PRIMARY of job and finished; so many
+-- leases, once, or none. Locks: none.
 SELECT IF(j.id IS NULL, COALESCE(f.outcome, 'gone'), {state}) AS state, COUNT(*) AS n
 FROM JSON_TABLE(?, {ids}) v
 LEFT JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id
 LEFT JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = v.id
-LEFT JOIN (SELECT t.id, t.run FROM nightshift_lease l, JSON_TABLE(l.jobs, {tokens}) t
+LEFT JOIN (SELECT t.id, t.run FROM (SELECT ? AS looks) b
+  STRAIGHT_JOIN nightshift_lease l ON b.looks
+  STRAIGHT_JOIN JSON_TABLE(l.jobs, {tokens}) t
   LIMIT 2000) c ON c.id = j.id AND c.run = j.run
 GROUP BY state
 

@@ -449,6 +449,19 @@ local function sample_of(text)
   return table.concat(list, ",")
 end
 
+-- States of jobs that may run.
+local CLAIMABLE <const> = { ready = true, waiting = true }
+
+--- How many of these children are in which state. Claims are looked at where one may have any.
+local function states_of(handle, ids)
+  local rows, message, code = handle:execute("@report_tree_children", ids, 0)
+  if not rows then return nil, message, code end
+  for _, row in ipairs(rows) do
+    if CLAIMABLE[row.state] then return handle:execute("@report_tree_children", ids, 1) end
+  end
+  return rows
+end
+
 --- How many children a job has, by state, and `total`. Of more than EXACT the total is exact, and the
 -- states are those of a sample: `estimated`. A total of MOST may be larger: `more`.
 ---@param handle userdata core handle
@@ -468,7 +481,7 @@ function jobs.children(handle, id)
   local counts = { total = total, more = rows[1].n > MOST or nil, estimated = estimated or nil }
   for _, state in ipairs(STATES) do counts[state] = 0 end
   if ids == "" then return counts end
-  rows, message, code = handle:execute("@report_tree_children", "[" .. (estimated and sample_of(ids) or ids) .. "]")
+  rows, message, code = states_of(handle, "[" .. (estimated and sample_of(ids) or ids) .. "]")
   if not rows then return nil, message, code end
   local seen = 0
   for _, row in ipairs(rows) do seen = seen + row.n end
