@@ -234,6 +234,7 @@ function programs.pusher(url, path, stop)
     if id then
       file:write(id .. " " .. n .. "\n")
       n, again = n + 1, nil
+      nst.sleep(0.003) -- so that hosts keep up
     else
       assert(code == "GONE" or code == "BUSY", why)
       again = doubt or again
