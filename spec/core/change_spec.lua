@@ -168,16 +168,16 @@ describe("delete", function()
     assert.equal("1", db.sql("SELECT held IS NOT NULL FROM nightshift_unique_key WHERE job_id = " .. id, name))
   end)
 
-  it("by 12 connections beside 12 claimers: each job is either claimed or deleted", function()
+  it("by 6 connections beside 6 claimers: each job is either claimed or deleted", function()
     local items = {}
-    for i = 1, 240 do items[i] = { "n", i, { delay = i % 5 == 0 and 0.3 or nil } } end
+    for i = 1, 120 do items[i] = { "n", i, { delay = i % 5 == 0 and 0.3 or nil } } end
     local ids = assert(q:push_many(items))
     db.sql("CREATE TABLE told (id BIGINT, what TEXT); CREATE TABLE stop (n INT)", name)
     local function note(own, id, what) assert(own:execute("INSERT INTO told VALUES (?, ?)", id, what)) end
     local function open() -- not all are heard at once
       return eventually(function() return nightshift.open(url) end)
     end
-    local claimers = crew.fork(12, function()
+    local claimers = crew.fork(6, function()
       local own <close> = open()
       local mine, jobs = own:queue "q", {}
       repeat
@@ -188,9 +188,9 @@ describe("delete", function()
       until #assert(own:execute "SELECT 1 FROM stop") > 0 and #assert(mine:claim_many(1)) == 0
       for _, job in ipairs(jobs) do assert(job:ack()) end
     end)
-    local deleters = crew.fork(12, function(i)
+    local deleters = crew.fork(6, function(i)
       local own <close> = open()
-      for k = #ids - i + 1, 1, -12 do
+      for k = #ids - i + 1, 1, -6 do
         local ok, message, code = own:delete(ids[k])
         assert(ok or code == "STATE", message)
         note(own, ids[k], ok and "deleted" or "refused")
@@ -202,7 +202,7 @@ describe("delete", function()
     local both = db.sql([[SELECT GROUP_CONCAT(id) FROM (SELECT id, SUM(what <> 'refused') AS n FROM told
       GROUP BY id) t WHERE n <> 1]], name)
     assert.equal("NULL", both)
-    assert.equal("240", db.sql("SELECT COUNT(DISTINCT id) FROM told WHERE what <> 'refused'", name))
+    assert.equal("120", db.sql("SELECT COUNT(DISTINCT id) FROM told WHERE what <> 'refused'", name))
     assert.equal(db.sql("SELECT COUNT(*) FROM told WHERE what = 'claimed'", name),
       db.sql("SELECT COUNT(*) FROM nightshift_finished WHERE outcome = 'done'", name))
     assert.equal("0", db.sql("SELECT COUNT(*) FROM nightshift_job", name))
@@ -313,23 +313,23 @@ describe("update", function()
     assert.has_error(function() handle:update(id) end)
   end)
 
-  it("by 12 connections beside 12 claimers: who has claimed a job has its last payload", function()
+  it("by 6 connections beside 6 claimers: who has claimed a job has its last payload", function()
     local items = {}
-    for i = 1, 144 do items[i] = { "n", 0 } end
+    for i = 1, 96 do items[i] = { "n", 0 } end
     local ids = assert(q:push_many(items))
     db.sql("CREATE TABLE told (id BIGINT, n INT); CREATE TABLE ran (id BIGINT, n INT)", name)
     local function open()
       return eventually(function() return nightshift.open(url) end)
     end
-    local updaters = crew.fork(12, function(i)
+    local updaters = crew.fork(6, function(i)
       local own <close> = open()
-      for k = #ids - i + 1, 1, -12 do
+      for k = #ids - i + 1, 1, -6 do
         local ok, message, code = own:update(ids[k], { payload = i, priority = k % 3 == 0 and 90 or nil })
         assert(ok or code == "STATE", message)
         if ok then assert(own:execute("INSERT INTO told VALUES (?, ?)", ids[k], i)) end
       end
     end)
-    local claimers = crew.fork(12, function()
+    local claimers = crew.fork(6, function()
       local own <close> = open()
       for job in own:queue "q":jobs { wait = 0.3 } do
         assert(own:execute("INSERT INTO ran VALUES (?, ?)", job.id, job.payload))
@@ -338,7 +338,7 @@ describe("update", function()
     end)
     updaters:wait()
     claimers:wait()
-    assert.equal("144\t144", db.sql("SELECT COUNT(*), COUNT(DISTINCT id) FROM ran", name))
+    assert.equal("96\t96", db.sql("SELECT COUNT(*), COUNT(DISTINCT id) FROM ran", name))
     assert.equal("0", db.sql("SELECT COUNT(*) FROM told JOIN ran USING (id) WHERE told.n <> ran.n", name))
   end)
 end)
@@ -491,9 +491,9 @@ describe("groups", function()
     assert.is_nil(assert(q:claim()).group)
     assert(handle:queue "w":push("parent", 1, { group = "g" }))
     assert.equal(0, (host.drain(url, [[return { parent = function(job)
-      for i = 1, 400 do job:spawn("kid", ("x"):rep(2000), { group = job.group .. i, tags = { "t" .. i } }) end
+      for i = 1, 200 do job:spawn("kid", ("x"):rep(2000), { group = job.group .. i, tags = { "t" .. i } }) end
     end, kid = function(job) return { job.group, job.tags[1] } end }]], { "--drain", "--queues", "w" })))
-    assert.equal("400\t400", db.sql([[SELECT COUNT(DISTINCT group_key), COUNT(DISTINCT result) FROM nightshift_history
+    assert.equal("200\t200", db.sql([[SELECT COUNT(DISTINCT group_key), COUNT(DISTINCT result) FROM nightshift_history
       WHERE queue = 'w' AND result = CONCAT('["', group_key, '","t', SUBSTRING(group_key, 2), '"]')]], name))
   end)
 
@@ -1232,9 +1232,9 @@ describe("update of a filter", function()
 
   it("is done once to each, by programs at one moment and beside one that is killed", function()
     local errors = {}
-    for i = 1, 120 do errors[i] = "disk " .. i end
+    for i = 1, 60 do errors[i] = "disk " .. i end
     local ids = dead(errors)
-    local c = crew.fork(5, function(i)
+    local c = crew.fork(4, function(i)
       local own <close> = eventually(function() return nightshift.open(url) end)
       own:update({ state = "dead", error = "disk #" }, { payload = function(old) return old + 1000 end },
         { retry = true, rate = i == 1 and 40 or nil })
@@ -1245,7 +1245,7 @@ describe("update of a filter", function()
     assert(handle:update({ state = "dead", error = "disk #" }, { payload = function(old) return old + 1000 end },
       { retry = true }))
     for i, id in ipairs(ids) do assert.equal(1000 + i, payload(id)) end
-    assert.equal("120", db.sql("SELECT COUNT(*) FROM nightshift_ready WHERE job_id > 0", name))
+    assert.equal("60", db.sql("SELECT COUNT(*) FROM nightshift_ready WHERE job_id > 0", name))
   end)
 end)
 
@@ -1255,9 +1255,9 @@ describe("many jobs of a filter", function()
 
   local N = 1203
 
-  local function push_all(options)
+  local function push_all(n)
     local items = {}
-    for i = 1, N do items[i] = { "job", i, options } end
+    for i = 1, n or N do items[i] = { "job", i } end
     return assert(q:push_many(items))
   end
 
@@ -1319,24 +1319,26 @@ describe("many jobs of a filter", function()
     assert.equal(N_DEAD, #assert(q:claim_many(100)))
   end)
 
-  it("are changed once by 20 programs that say the same at one moment", function()
+  it("are changed once by 8 programs that say the same at one moment", function()
     local errors = {}
-    for i = 1, 200 do errors[i] = "disk " .. i end
+    for i = 1, 120 do errors[i] = "disk " .. i end
     dead(errors)
     db.sql("CREATE TABLE told (found INT, changed INT)", name)
-    local c = crew.fork(20, function()
+    local c = crew.fork(8, function()
       local own <close> = eventually(function() return nightshift.open(url) end)
       local told = assert(own:retry { error = "disk #", queue = "q" })
       assert(own:execute("INSERT INTO told VALUES (?, ?)", told.found, told.changed))
     end)
     c:wait(60)
-    assert.same({ 20, 200 }, { one "SELECT COUNT(*) FROM told", one "SELECT SUM(changed) FROM told" })
-    assert.equal(200, one "SELECT COUNT(*) FROM nightshift_ready WHERE job_id > 0")
+    assert.same({ 8, 120 }, { one "SELECT COUNT(*) FROM told", one "SELECT SUM(changed) FROM told" })
+    assert.equal(120, one "SELECT COUNT(*) FROM nightshift_ready WHERE job_id > 0")
   end)
+
+  local N_RUN = 603
 
   -- Each job is run once, by a worker that claims it before or after it is moved.
   it("are run once each beside workers that claim them", function()
-    local ids = push_all()
+    local ids = push_all(N_RUN)
     local folder = fixture.dir()
     local c = crew.fork(4, function(i)
       local own <close> = assert(nightshift.open(url))
@@ -1372,7 +1374,7 @@ describe("many jobs of a filter", function()
       end
     end
     for _, id in ipairs(ids) do assert.is_true(seen[tostring(id)], "a job is lost") end
-    assert.same({ N, 0, 0 }, { one "SELECT COUNT(*) FROM nightshift_finished WHERE outcome = 'done'",
+    assert.same({ N_RUN, 0, 0 }, { one "SELECT COUNT(*) FROM nightshift_finished WHERE outcome = 'done'",
       one "SELECT COUNT(*) FROM nightshift_job", one "SELECT COUNT(*) FROM nightshift_lease" })
   end)
 end)

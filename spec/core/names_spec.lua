@@ -418,7 +418,7 @@ describe("a database", function()
 
   setup(function() server = db.server() end)
 
-  for _, place in ipairs(PLACES) do
+  for at, place in ipairs(PLACES) do
     local name, set, collation, servers_set, servers_collation = table.unpack(place)
 
     describe(("%.20s of %s on a server of %s"):format(name, collation, servers_collation), function()
@@ -558,8 +558,8 @@ describe("a database", function()
         end
       end)
 
-      for _, client in ipairs(CLIENTS) do
-        local first, u = table.unpack(client)
+      for k = at % 2 + 1, #CLIENTS, 2 do -- each place meets half of them, each of them half of the places
+        local first, u = table.unpack(CLIENTS[k])
 
         -- Statements in the character set of the client; ~text~ in quotes.
         local function call(text)
@@ -1074,7 +1074,7 @@ describe("far behind one instant", function()
   local handle, q
   with_database(function(...) handle, q = ... end)
 
-  local OWN <const>, OTHERS <const> = 40000, 80000
+  local OWN <const>, OTHERS <const> = 20000, 20000
 
   local function reads()
     return tonumber(assert(handle:execute "SHOW SESSION STATUS LIKE 'Handler_read_next'")[1].Value)
@@ -1089,15 +1089,18 @@ describe("far behind one instant", function()
     SELECT queue_id, `rank`, 1000 + seq, %d + seq, 1, 4711 FROM seq_1_to_%d,
       (SELECT DISTINCT queue_id, `rank` FROM nightshift_ready WHERE job_id > 0) v]]):format(1 << 40, OTHERS)))
     local claimed, looks, last = 0, 0
+    local pauses, began = 0, nightshift.clock()
     repeat
-      local before = reads()
+      local before, earlier = reads(), began
+      began = nightshift.clock()
       local jobs = assert(q:claim_many(1000, { names = { "own" } }))
       last = reads() - before
       looks = looks + (last > 4000 and 1 or 0)
+      pauses = pauses + (nightshift.clock() - earlier > 1 and 1 or 0) -- it looks again after a second
       claimed = claimed + #jobs
     until #jobs == 0
     assert.equal(OWN, claimed)
-    assert.is_true(looks <= 3, looks) -- two, and the one that found no more
+    assert.is_true(looks <= 3 + pauses, looks) -- two, and the one that found no more
     assert.is_true(last <= 5 * OTHERS, last)
   end)
 end)

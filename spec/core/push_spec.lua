@@ -950,7 +950,7 @@ describe("unique keys:", function()
       local mine = own:queue "q"
       local pushers = crew.fork(4, function(i)
         local its <close> = assert(nightshift.open(url))
-        for n = 1, 40 do
+        for n = 1, 25 do
           local id, message, code
           repeat
             id, message, code = its:queue "q":push("n", { i, n }, { unique = { key = "k", on_conflict = "replace" } })
@@ -973,16 +973,16 @@ describe("unique keys:", function()
       pushers:wait(60)
       while take(0) do end
       local newest = own:execute "SELECT id FROM nightshift_finished ORDER BY finished_at DESC LIMIT 1"[1].id
-      assert.equal(40, own:job(newest).payload[2]) -- the last push of all has run
+      assert.equal(25, own:job(newest).payload[2]) -- the last push of all has run
       for _, hot in ipairs { "job", "unique_key", "edge", "scheduled", "ready WHERE job_id > 0", "lease" } do
         assert.equal(0, own:execute("SELECT COUNT(*) AS n FROM nightshift_" .. hot)[1].n, hot)
       end
     end)
   end)
 
-  -- 50 processes push the same keys at once, fewer where time runs slower.
-  describe("fifty pushers", function()
-    local PUSHERS = math.max(4, proc.cases(50))
+  -- 16 processes push the same keys at once, fewer where time runs slower.
+  describe("sixteen pushers", function()
+    local PUSHERS = math.max(4, proc.cases(16))
     local MODES = { "refuse", "keep", "replace" }
 
     --- Pushes a job under each key once the gate is open, and writes down the id that the key has.
@@ -1055,7 +1055,7 @@ describe("unique keys:", function()
       local handle <close> = assert(nightshift.open(url))
       local q = handle:queue "q"
       local keepers = {}
-      for i = 1, 3 do keepers[i] = proc.start { proc.lua, "spec/support/crew.lua", "keeper", url, "150" } end
+      for i = 1, 3 do keepers[i] = proc.start { proc.lua, "spec/support/crew.lua", "keeper", url, "90" } end
       local left = 3
       while left > 0 do
         local job = q:claim { wait = 0.1 }
@@ -1075,7 +1075,7 @@ describe("unique keys:", function()
           n = n + 1
           assert(handle:job(math.tointeger(id)), "job " .. id .. " was given by a push and is nowhere")
         end
-        assert.equal(50 * 5, n)
+        assert.equal(30 * 5, n)
       end
     end)
   end)

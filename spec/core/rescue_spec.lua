@@ -545,22 +545,22 @@ describe("liveness:", function()
     assert.equal("lost\nlost", sql "SELECT kind FROM nightshift_attempt")
   end)
 
-  it("fifty programs that die at once are rescued together", function()
+  it("twenty programs that die at once are rescued together", function()
     local handle <close> = assert(nightshift.open(url))
     local q = handle:queue "q"
     local items, programs = {}, {}
-    for i = 1, 51 do items[i] = { "a", i } end
+    for i = 1, 21 do items[i] = { "a", i } end
     assert(q:push_many(items))
-    for i = 1, 50 do programs[i] = claimer(1) end
+    for i = 1, 20 do programs[i] = claimer(1) end
     assert(q:claim())
-    assert.equal(51, holders())
+    assert.equal(21, holders())
     for _, p in ipairs(programs) do p:signal "KILL" end
     local started = nightshift.clock()
     local seen = 0
-    while seen < 50 do
-      seen = seen + #assert(q:claim_many(50, { wait = 20 }))
+    while seen < 20 do
+      seen = seen + #assert(q:claim_many(20, { wait = 20 }))
     end
-    assert.is_true(nightshift.clock() - started < proc.limit(9)) -- one by one: 50 s
+    assert.is_true(nightshift.clock() - started < proc.limit(9)) -- one by one: 20 s
     assert.equal(1, holders())
   end)
 

@@ -299,10 +299,12 @@ describe("history of a tree", function()
     for i = 1, children do ids[i] = assert(parent:spawn("child", i, { delay = i <= open and 3600 or nil })) end
     assert(parent:ack())
     while children > open do
-      for _, child in ipairs(assert(q:claim_many(children - open))) do
-        assert(child.name == "child" and child:ack(1))
-        children = children - 1
-      end
+      local jobs = assert(q:claim_many(children - open))
+      assert(database:transaction(function(tx)
+        for _, child in ipairs(jobs) do assert(child.name == "child" and tx:ack(child, 1)) end
+        return true
+      end))
+      children = children - #jobs
     end
     return id, ids
   end

@@ -88,6 +88,16 @@ local function guardian(dir)
   end
 end
 
+--- Waits until it has ended. All of /proc is looked through only when one that was seen is gone.
+local function await_no_guardian(dir)
+  local pid
+  eventually(function()
+    if lives(pid) then return false end
+    pid = guardian(dir)
+    return not pid
+  end)
+end
+
 local function gone(dir, pid)
   return not lives(pid) and not exists(dir .. "/.nightshift/server.pid") and not guardian(dir)
 end
@@ -97,7 +107,7 @@ describe("the private server", function()
 
   before_each(function() dir = fixture.dir() end)
   after_each(function()
-    eventually(function() return not guardian(dir) end, 30) -- its users are dead by now
+    await_no_guardian(dir) -- its users are dead by now
   end)
 
   it("is made in .nightshift, says so once, and is there for the next at once", function()
@@ -151,7 +161,7 @@ describe("the private server", function()
     ]])
     local sleeper = tonumber(p:wait_line("^open (%d+)", 60))
     assert.equal(0, p:wait())
-    eventually(function() return not guardian(dir) end)
+    await_no_guardian(dir)
     assert.is_truthy(lives(sleeper))
   end)
 
@@ -182,7 +192,7 @@ describe("the private server", function()
   it("survives a storm of short visits", function()
     visit(dir)
     local visitors = {}
-    for _ = 1, 6 do
+    for _ = 1, 4 do
       for i = 1, 4 do visitors[i] = proc.start(command(0, dir)) end
       for _, p in ipairs(visitors) do assert.equal(0, p:wait(60), p:transcript()) end
     end
@@ -253,28 +263,26 @@ describe("the private server", function()
   end)
 
   it("is made anew when its making was killed", function()
-    for _, delay in ipairs { 0.05, 0.2, 0.4 } do
-      local here = fixture.dir()
-      local p = proc.start(command(100, here, nil, REAL))
+    for _, delay in ipairs { 0.05, 0.2, 0.4 } do -- each in what the one before has left
+      local p = proc.start(command(100, dir, nil, REAL))
       nst.sleep(delay)
-      local pid = guardian(here)
+      local pid = guardian(dir)
       if pid then nst.kill(pid, "KILL") end
       p:signal "KILL"
       p:wait()
-      local status, out = visit(here, nil, REAL)
-      assert.equal(0, status, out)
-      eventually(function() return not guardian(here) end)
     end
+    local status, out = visit(dir, nil, REAL)
+    assert.equal(0, status, out)
   end)
 
   it("works wherever the folder is", function()
     local long = ("a long name "):rep(12):sub(1, -2)
-    for _, name in ipairs { "two words", "quo'te\"s", "a#b%41$HOME", "caf\u{e9}", "new\nline", long .. "/" .. long } do
+    for _, name in ipairs { "two words quo'te\"s", "a#b%41$HOME caf\u{e9}\nline", long .. "/" .. long } do
       local here = dir .. "/" .. name
       assert.equal(0, (proc.run { "mkdir", "-p", here }))
       local status, out, err = visit(here, nil, REAL)
       assert.equal(0, status, out .. err)
-      eventually(function() return not guardian(here) end)
+      await_no_guardian(here)
     end
     assert.equal("", io.popen("find /tmp -maxdepth 2 -name home -lname '" .. dir .. "*'"):read "a")
   end)
@@ -289,7 +297,7 @@ describe("the private server", function()
 
   it("says why it cannot start", function()
     visit(dir)
-    eventually(function() return not guardian(dir) end)
+    await_no_guardian(dir)
     write(dir .. "/.nightshift/data/ibdata1", ("nonsense"):rep(100000))
     local status, out = visit(dir)
     assert.equal(1, status)
@@ -300,7 +308,7 @@ describe("the private server", function()
 
   it("refuses the folder of another version of MariaDB, untouched", function()
     visit(dir)
-    eventually(function() return not guardian(dir) end)
+    await_no_guardian(dir)
     write(dir .. "/.nightshift/version", "mariadbd  Ver 12.3.1-MariaDB for Linux\n")
     local status, out = visit(dir)
     assert.equal(1, status)
@@ -377,7 +385,7 @@ describe("replication:", function()
     describe("a replica, binlog_format=" .. format .. ",", function()
       local from, to, way, url, name, h
 
-      before_each(function()
+      setup(function() -- for both: the second begins with other files
         from, to = db.server(BINLOG:format(1, format)), db.server(BINLOG:format(2, format))
         from:sql "CREATE USER repl@'%' IDENTIFIED BY 'repl'; GRANT REPLICATION SLAVE ON *.* TO repl@'%'"
         way = proxy.start(from, "tcp")
@@ -514,6 +522,7 @@ it("a promoted replica has all that was acknowledged, and the dead leave", funct
   while not io.open(stop) do
     local id, why, code = handle:queue(queue):push("a", 1)
     if id then file:write(id .. "\n") else assert(code == "GONE" or code == "BUSY", why) end
+    require "nst".sleep(0.01) -- what waits is worked off in the end
   end]]
   local CLAIMER = [[
   local nst = require "nst"
@@ -533,6 +542,7 @@ it("a promoted replica has all that was acknowledged, and the dead leave", funct
     else
       assert(not why or code == "GONE" or code == "BUSY", why)
       if not why and io.open(stop) then break end
+      if why then nst.sleep(0.02) end -- until the other server leads
     end
   end
   handle:close()]]
@@ -581,7 +591,7 @@ it("a promoted replica has all that was acknowledged, and the dead leave", funct
   for i, queue in ipairs { "q", "e" } do pushers[i] = program(PUSHER, url, queue, file "pushed", file "stop") end
   local holding = program(CLAIMER, url, file "first", file "acked", file "hold", file "idle")
   local claimer = program(CLAIMER, url, file "begun", file "acked", "", file "idle")
-  eventually(function() return #lines(file "acked") > 60 and #lines(file "begun") > 120 end, 60)
+  eventually(function() return #lines(file "acked") > 30 and #lines(file "begun") > 60 end, 60)
 
   local pushed, acked = lines(file "pushed"), lines(file "acked")
   from:kill()
@@ -595,7 +605,7 @@ it("a promoted replica has all that was acknowledged, and the dead leave", funct
   for _, id in ipairs(pushed) do assert(done[id] or live[id], id .. " was pushed and is lost") end
   local before, more = #lines(file "begun"), #lines(file "pushed")
   lead_to(to)
-  eventually(function() return #lines(file "pushed") > more + 60 and #lines(file "begun") > before + 120 end, 60)
+  eventually(function() return #lines(file "pushed") > more + 30 and #lines(file "begun") > before + 60 end, 60)
   io.open(file "stop", "w"):close()
   for _, p in ipairs(pushers) do assert.equal(0, p:wait(60)) end
   eventually(function() return to:sql("SELECT COUNT(*) FROM nightshift_job", name) == "0" end, 60)
@@ -650,7 +660,7 @@ end)
 
 -- ----- a list of servers, and promotions
 
-local ROUNDS = tonumber(os.getenv "NIGHTSHIFT_ROUNDS") or 2
+local ROUNDS = tonumber(os.getenv "NIGHTSHIFT_ROUNDS") or 1
 
 local page
 do

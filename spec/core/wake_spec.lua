@@ -13,7 +13,7 @@ local lab = require "spec.support.db".lab
 
 describe("a ring #long", function()
   -- Two rings each: 10,000 rings with NIGHTSHIFT_LONG.
-  local ROUNDS = math.ceil((os.getenv "NIGHTSHIFT_LONG" and 5000 or 400) / proc.limit(1))
+  local ROUNDS = math.ceil((os.getenv "NIGHTSHIFT_LONG" and 5000 or 250) / proc.limit(1))
 
   -- Answers each job of "there" by one of "back", at a moment of its own.
   local ANSWERER = [[
@@ -251,7 +251,7 @@ describe("a ring #long", function()
     local handle <close> = assert(nightshift.open(url))
     local q = handle:queue "q"
     local slow = 0
-    for i = 1, 40 do
+    for i = 1, 20 do
       local start = nightshift.clock()
       local id = assert(q:push("job", i))
       slow = slow + (nightshift.clock() - start < 1.5 and 0 or 1)
@@ -497,19 +497,19 @@ describe("a wait for the end of a job #long", function()
       waiting(2, { second }, 60, function() assert(handle:cancel(first, { tree = true })) end))
   end)
 
-  it("by a host's verdict wakes 50, which ask nothing before", function()
+  it("by a host's verdict wakes 20, which ask nothing before", function()
     local id = assert(q:push("n", 1, { delay = 3600 }))
     local function questions()
       return tonumber(db.sql([[SELECT VARIABLE_VALUE FROM information_schema.GLOBAL_STATUS
         WHERE VARIABLE_NAME = 'QUESTIONS']]))
     end
     local h = host.start(url, "return { n = function() return { ok = true } end }", { "--workers", "1" })
-    assert.equal('done {"ok":true} nil', waiting(50, { id }, 60, function()
+    assert.equal('done {"ok":true} nil', waiting(20, { id }, 60, function()
       h:signal "STOP"
-      eventually(function() -- but for these questions; 50 that poll would ask more all the time
+      eventually(function() -- but for these questions; 20 that poll would ask more all the time
         local before = questions()
         nst.sleep(0.3)
-        return questions() - before < 25
+        return questions() - before < 15
       end)
       h:signal "CONT"
       assert(handle:run_now(id))
@@ -588,7 +588,7 @@ describe("a waiting claim", function()
     local q = handle:queue "mail"
     local waiter = proc.start { proc.lua, "-e", WAITER:format(url) }
     waiter:wait_line "waiting"
-    local pushes = math.ceil(600 / proc.limit(1))
+    local pushes = math.ceil(300 / proc.limit(1))
     for i = 1, pushes do
       local until_ = nightshift.clock() + math.random() * 0.004
       while nightshift.clock() < until_ do end -- finer than any sleep

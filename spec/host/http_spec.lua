@@ -2,7 +2,7 @@
 -- database, or a thread of the host, stands still.
 -- The alerts of doc/monitoring/alerts.yml: each is provoked, and cleared as its section of
 -- doc/runbook.md says. A host's /metrics are read before, meanwhile and after; Prometheus's own
--- promtool reckons from these figures, two hours of each, when the alert fires.
+-- promtool reckons from these figures when the alert fires.
 
 local db = require "spec.support.db"
 local grants = require "nightshift.doctor.grants"
@@ -135,9 +135,10 @@ describe("the metrics of a host", function()
   --- Waits until all jobs have ended and the host has written that.
   local function settled(h)
     eventually(function()
+      if #assert(handle:jobs { state = "ready" }) + #assert(handle:jobs { state = "running" }) > 0 then return end
       local list = scrape(h)
       return value(list, "nightshift_jobs_held") == 0 and value(list, "nightshift_verdicts_waiting") == 0
-        and #assert(handle:jobs { state = "ready" }) == 0 and #assert(handle:jobs { state = "running" }) == 0
+        or nst.sleep(0.1)
     end)
     return scrape(h)
   end
@@ -215,7 +216,7 @@ describe("the metrics of a host", function()
     local list
     eventually(function()
       list = scrape(h)
-      return value(list, "nightshift_jobs", { queue = "q", state = "dead" }) == 1
+      return value(list, "nightshift_jobs", { queue = "q", state = "dead" }) == 1 or nst.sleep(0.1)
     end)
     assert.equal(1, value(list, "nightshift_jobs", { queue = "q", state = "scheduled" }))
     assert.equal(1, value(list, "nightshift_jobs", { queue = "q", state = "ready" }))
@@ -253,7 +254,7 @@ describe("the metrics of a host", function()
     local list, types
     eventually(function()
       list, types = scrape(h)
-      return value(list, "nightshift_jobs_enqueued_total", { queue = "q1" }) == 10
+      return value(list, "nightshift_jobs_enqueued_total", { queue = "q1" }) == 10 or nst.sleep(0.1)
     end)
     assert.equal("counter", types.nightshift_jobs_enqueued_total)
     local sum, n = 0, 0
@@ -324,7 +325,7 @@ describe("the metrics of a host", function()
     local list
     eventually(function() -- figures are up to five seconds old
       list = scrape(h)
-      return value(list, "nightshift_jobs", { queue = "q", state = "ready" }) == 0
+      return value(list, "nightshift_jobs", { queue = "q", state = "ready" }) == 0 or nst.sleep(0.1)
     end)
     assert.is_nil(value(list, "nightshift_jobs", { queue = "q", state = "dead" }))
     host.stop(h)
@@ -418,7 +419,7 @@ describe("the health of a host", function()
     local handle <close> = assert(nightshift.open(url))
     assert(handle:queue "q":push "hold")
     h:wait_line "^holds"
-    eventually(function() return is(h, "/readyz", 200, "ok") end)
+    eventually(function() return is(h, "/readyz", 200, "ok") or nst.sleep(0.1) end)
     return h
   end
 
@@ -426,14 +427,14 @@ describe("the health of a host", function()
     local h = busy()
     server:kill()
     assert(io.open(go, "w")):close()
-    eventually(function() return is(h, "/readyz", 503, "the database is away") end, 15)
+    eventually(function() return is(h, "/readyz", 503, "the database is away") or nst.sleep(0.1) end, 15)
     assert(is(h, "/livez", 200, "ok"))
     local list = scrape(h)
     assert.equal(0, value(list, "nightshift_ready"))
     assert.equal(0, value(list, "nightshift_database_up"))
     assert.is_nil(value(list, "nightshift_hosts"))
     server:start()
-    eventually(function() return is(h, "/readyz", 200, "ok") end)
+    eventually(function() return is(h, "/readyz", 200, "ok") or nst.sleep(0.1) end)
     eventually(function() return value(scrape(h), "nightshift_database_up") == 1 end)
     assert.is_true(value(scrape(h), "nightshift_db_reconnects_total") >= 1)
     host.stop(h)
@@ -444,26 +445,26 @@ describe("the health of a host", function()
     local locker <close> = assert(nightshift.open(url))
     assert(locker:execute "LOCK TABLES nightshift_finished WRITE")
     assert(io.open(go, "w")):close()
-    eventually(function() return is(h, "/readyz", 503, "the database has not answered for") end, 15)
+    eventually(function() return is(h, "/readyz", 503, "the database has not answered for") or nst.sleep(0.1) end, 15)
     assert(is(h, "/livez", 200, "ok"))
     assert(locker:execute "UNLOCK TABLES")
-    eventually(function() return is(h, "/readyz", 200) end)
+    eventually(function() return is(h, "/readyz", 200) or nst.sleep(0.1) end)
     server:freeze()
-    eventually(function() return is(h, "/readyz", 503) end, 16) -- an idle one
+    eventually(function() return is(h, "/readyz", 503) or nst.sleep(0.1) end, 16) -- an idle one
     assert(is(h, "/livez", 200, "ok"))
     server:thaw()
-    eventually(function() return is(h, "/readyz", 200) end)
+    eventually(function() return is(h, "/readyz", 200) or nst.sleep(0.1) end)
     host.stop(h)
   end)
 
   it("is not ready while the host rests or drains; it lives", function()
     local h = busy()
     h:signal "TSTP"
-    eventually(function() return is(h, "/readyz", 503, "the host rests") end)
+    eventually(function() return is(h, "/readyz", 503, "the host rests") or nst.sleep(0.1) end)
     h:signal "CONT"
-    eventually(function() return is(h, "/readyz", 200) end)
+    eventually(function() return is(h, "/readyz", 200) or nst.sleep(0.1) end)
     h:signal "TERM"
-    eventually(function() return is(h, "/readyz", 503, "the host drains") end)
+    eventually(function() return is(h, "/readyz", 503, "the host drains") or nst.sleep(0.1) end)
     assert(is(h, "/livez", 200, "ok"))
     assert(io.open(go, "w")):close()
     assert.equal(0, h:wait())
@@ -487,15 +488,17 @@ describe("the health of a host", function()
     assert(nst.hold(loop.pid))
     local begun = nst.clock()
     assert(is(loop, "/livez", 200)) -- it is asked
-    eventually(function() return is(loop, "/livez", 503, "the loop has not moved for 1") end, 13)
+    eventually(function() return is(loop, "/livez", 503, "the loop has not moved for 1") or nst.sleep(0.1) end, 13)
     assert(is(loop, "/readyz", 503, "the loop has not moved for 1"))
-    eventually(function() return is(claims, "/readyz", 503, "the claim loop has not ") end, 16)
+    eventually(function() return is(claims, "/readyz", 503, "the claim loop has not ") or nst.sleep(0.1) end, 16)
     assert.is_true(nst.clock() - begun < proc.limit(16))
-    eventually(function() return is(claims, "/livez", 503, "the claim loop has not moved for ") end, 60)
+    eventually(function()
+      return is(claims, "/livez", 503, "the claim loop has not moved for ") or nst.sleep(0.1)
+    end, 60)
     assert(nst.hold(thread, false))
     assert(nst.hold(loop.pid, false))
     for _, h in ipairs { claims, loop } do
-      eventually(function() return is(h, "/readyz", 200, "ok") and is(h, "/livez", 200, "ok") end)
+      eventually(function() return is(h, "/readyz", 200, "ok") and is(h, "/livez", 200, "ok") or nst.sleep(0.1) end)
       host.stop(h)
     end
   end)
@@ -535,7 +538,7 @@ describe("nightshift health", function()
 
   it("asks a host that serves it", function()
     local h = start(url, SCRIPT)
-    eventually(function() return health("--http", h.at) == 0 end)
+    eventually(function() return get(h, "/readyz") == 200 end)
     local _, out = health("--http", h.at)
     assert.equal(h.at .. " is ready\n", out)
     h:signal "TSTP"
@@ -647,7 +650,7 @@ describe("the alerts", function()
     local at
     eventually(function()
       at = samples()
-      return check(at)
+      return check(at) or nst.sleep(0.1) -- figures are up to five seconds old
     end, 60)
     return at
   end
@@ -661,7 +664,10 @@ describe("the alerts", function()
   --- The text of a rule.
   local function rule(alert) return assert((read(RULES) .. "\n\n"):match("alert: " .. alert .. "\n(.-)\n\n")) end
 
-  --- The samples that a rule reads, two hours of each phase, for promtool.
+  --- Minutes of each phase: two hours where a rule asks for one hour, or half of one.
+  local function span(alert) return rule(alert):find "1h%f[^%w]" and 120 or rule(alert):find "30m" and 120 or 30 end
+
+  --- The samples that a rule reads, for promtool.
   local function input(alert, phases)
     local wanted, list = rule(alert), {}
     local series = {}
@@ -669,7 +675,9 @@ describe("the alerts", function()
     for key in pairs(series) do
       if wanted:find(key:match "^[%w_]+", 1, true) then
         local values, quoted = {}, key:gsub("'", "''")
-        for i, at in ipairs(phases) do values[i] = at[key] and ("%.6f+0x119"):format(at[key]) or "_x120" end
+        for i, at in ipairs(phases) do
+          values[i] = at[key] and ("%.6f+0x%d"):format(at[key], span(alert) - 1) or "_x" .. span(alert)
+        end
         list[#list + 1] = ("   - series: '%s'\n     values: '%s'\n"):format(quoted, table.concat(values, " "))
       end
     end
@@ -683,9 +691,10 @@ describe("the alerts", function()
   -- increase fires is looked at eight minutes behind the change, all else in the end.
   local function check(alert, before, meanwhile, after)
     provoked[alert] = true
-    local change = rule(alert):find("increase", 1, true) and 128 or 239
+    local long = span(alert)
+    local change = rule(alert):find("increase", 1, true) and long + 8 or 2 * long - 1
     local asked = {}
-    for minute, firing in pairs { [8] = 0, [119] = 0, [change] = 1, [359] = 0 } do
+    for minute, firing in pairs { [8] = 0, [long - 1] = 0, [change] = 1, [3 * long - 1] = 0 } do
       asked[#asked + 1] = ([[
    - expr: count(ALERTS{alertname="%s",alertstate="firing"}) > bool 0 or vector(0)
      eval_time: %dm

@@ -107,7 +107,7 @@ end)
 describe("memory:", function()
   local url, handle, q
 
-  with_database(function(...) handle, q, url = ... end)
+  local function take(...) handle, q, url = ... end
 
   local ONCE = { max_attempts = 1 }
 
@@ -130,7 +130,7 @@ return {
     local ok, message = pcall(hoard, job.payload)
     return { ok, tostring(message) }
   end,
-  litter = function() for i = 1, 1e6 do local _ = ("x"):rep(200) .. i end return "collected" end,
+  litter = function() for i = 1, 3e5 do local _ = ("x"):rep(200) .. i end return "collected" end,
   insists = function() while true do pcall(hoard, 100000) end end,
   loops = function() pcall(hoard, 100000) while true do end end,
   sleeps = function() pcall(hoard, 100000) os.execute "sleep 60" end,
@@ -160,51 +160,52 @@ return {
   end,
 }]]
 
-  local function run(name, payload, args)
-    local id = assert(q:push(name, payload, ONCE))
-    local h = host.start(url, SCRIPT, { "--workers", "1", table.unpack(args or {}) })
-    eventually(function() return handle:job(id).state:match "^d" end, 40)
-    return handle:job(id), h
-  end
-
   local function stop(h)
     h:signal "TERM"
     assert.equal(0, h:wait())
   end
 
   describe("--memory", function()
-    local LIMIT = { "--memory", "8M" }
+    local serve = host.lend(function(opened, queue) handle, q = opened, queue end,
+      { "--workers", "1", "--memory", "8M" })
+
+    local runs = 0
+
+    local function run(name, payload)
+      runs = runs + 1
+      local h = serve(("%s -- in a new worker: %d"):format(SCRIPT, runs))
+      local id = assert(q:push(name, payload, ONCE))
+      eventually(function() return handle:job(id).state:match "^d" end, 40)
+      return handle:job(id), h
+    end
 
     it("fails a job that is over it, and replaces its worker", function()
-      local job, h = run("hoard", 100000, LIMIT)
+      local job, h = run("hoard", 100000)
       assert.same({ "dead", 0, "memory limit of 8 MiB" }, { job.state, job.crashes, job.error })
       local id = q:push "pid"
       local pid = eventually(function() return handle:job(id).result end)
       assert.same({ pid }, { tostring(host.member(h.pid)) })
       assert.is_nil(host.death(h:transcript()), h:transcript())
-      stop(h)
     end)
 
     it("is noticed although the handler catches the error", function()
-      local job, h = run("forgives", 100000, LIMIT)
+      local job = run("forgives", 100000)
       assert.same({ "dead", "memory limit of 8 MiB" }, { job.state, job.error })
-      stop(h)
     end)
 
     it("stops a handler that catches the error and goes on", function()
       if not plain() then return end
       for _, name in ipairs { "insists", "loops", "sleeps" } do
         local start = nst.clock()
-        local job, h = run(name, nil, LIMIT)
+        local job, h = run(name)
         assert.same({ "dead", 0, "memory limit of 8 MiB" }, { job.state, job.crashes, job.error })
         assert.is_true(nst.clock() - start < proc.limit(30), name) -- of itself: 60 s, or never
         assert.matches("job.stop .*memory limit", h:transcript())
-        stop(h)
       end
     end)
 
     it("counts what a function of the library asks for in one piece", function()
-      local h = host.start(url, SCRIPT, { "--workers", "1", table.unpack(LIMIT) })
+      local h = serve(SCRIPT)
       local last
       for _, name in ipairs { "rep", "concat", "gsub", "read", "read_all" } do
         local id, pid = q:push(name, 5 * 2^20, ONCE), q:push "pid"
@@ -216,27 +217,24 @@ return {
         last = pid
       end
       assert.is_nil(host.death(h:transcript()), h:transcript())
-      stop(h)
     end)
 
     it("leaves a job alone that can do without", function()
-      local job, h = run("copes", nil, LIMIT)
+      local job = run "copes"
       assert.same({ "done", "without it 3145728" }, { job.state, job.result })
       local id = q:push("speaks", nil, ONCE)
       eventually(function() return handle:job(id).state == "dead" end)
       assert.matches("something else", handle:job(id).error)
-      stop(h)
     end)
 
     it("counts what is kept, not what is collected", function()
       if not plain() then return end
-      local job, h = run("litter", nil, LIMIT)
+      local job = run "litter"
       assert.same({ "done", "collected" }, { job.state, job.result })
-      stop(h)
     end)
 
     it("counts for each job anew", function()
-      local job, h = run("leak", 5000, LIMIT)
+      local job = run("leak", 5000)
       assert.equal("kept", job.result)
       local ids = {}
       for i = 1, 5 do ids[i] = q:push("hoard", 5000, ONCE) end
@@ -244,34 +242,38 @@ return {
         eventually(function() return handle:job(id).state:match "^d" end)
         assert.equal("fits", handle:job(id).result)
       end
-      stop(h)
     end)
 
     it("yields to what a handler says for itself", function()
-      local job, h = run("own", 1000, LIMIT)
+      local job = run("own", 1000)
       assert.equal("memory limit of 256 KiB", job.error)
       local id = q:push("wide", 20000, ONCE)
       assert.equal("fits", eventually(function() return handle:job(id).result end))
-      stop(h)
     end)
 
     it("limits C code as well, more generously", function()
       if not plain() then return end
-      local job, h = run("limit", nil, LIMIT)
+      local job = run "limit"
       assert.is_true(tonumber(job.result) > 80 * 1024 and tonumber(job.result) < 300 * 1024, job.result)
-      stop(h)
     end)
+  end)
 
-    it("is not there unless asked for", function()
-      local job, h = run("hoard", 100000)
-      assert.equal("fits", job.result)
-      local id = q:push "limit"
+  describe("no limit", function()
+    with_database(take)
+
+    it("is there unless asked for", function()
+      local id = assert(q:push("hoard", 30000, ONCE))
+      local h = host.start(url, SCRIPT, { "--workers", "1" })
+      assert.equal("fits", eventually(function() return handle:job(id).result end, 40))
+      id = q:push "limit"
       assert.equal("unlimited", eventually(function() return handle:job(id).result end))
       stop(h)
     end)
   end)
 
   describe("a size that makes no sense is refused:", function()
+    with_database(take)
+
     local function refuses(exit, text, args, script)
       local status, _, err = proc.nightshift({ "work", fixture.file("jobs.lua", script or SCRIPT),
         table.unpack(args) }, url)
@@ -294,6 +296,8 @@ return {
   end)
 
   describe("a worker whose standard library a handler damaged", function()
+    with_database(take)
+
     local damage = { "string = nil", "for k in pairs(_G) do _G[k] = nil end", "debug.traceback = nil",
       "getmetatable('').__index = nil", "table.concat = error", "xpcall, pcall, error = nil",
       "job.new = nil require 'nightshift.job'.new = nil" }
@@ -374,19 +378,19 @@ return {
   local function count_done() return handle:execute [[SELECT COUNT(*) AS n FROM nightshift_finished
   WHERE outcome = 'done']][1].n end
 
-  describe("a host with hundreds of workers", function()
+  describe("a host with many workers", function()
     it("has them all busy at one moment", function()
-      local h = host.start(url, SCRIPT, { "--workers", "300" })
+      local h = host.start(url, SCRIPT, { "--workers", "120" })
       local items = {}
-      for i = 1, 300 do items[i] = { "meet", 300 } end
+      for i = 1, 120 do items[i] = { "meet", 120 } end
       assert(q:push_many(items))
-      eventually(function() return count_done() == 300 end, 60)
+      eventually(function() return count_done() == 120 end, 60)
       stop(h)
     end)
 
     it("needs no descriptor for a worker", function()
-      local h = proc.start { "sh", "-c", 'ulimit -n 100; exec "$@"', "sh", proc.program, "work",
-        fixture.file("jobs.lua", SCRIPT), "--workers", "200", env = { NIGHTSHIFT_URL = url } }
+      local h = proc.start { "sh", "-c", 'ulimit -n 80; exec "$@"', "sh", proc.program, "work",
+        fixture.file("jobs.lua", SCRIPT), "--workers", "100", env = { NIGHTSHIFT_URL = url } }
       h:wait_line("host.ready", 60)
       local id = q:push("meet", 1)
       eventually(function() return handle:job(id).state == "done" end)
@@ -396,38 +400,38 @@ return {
     -- A run that is over counts once, one that was cut off by a kill may have begun. Each job
     -- begins at least once and ends exactly once.
     it("loses no job and ends none twice when workers are killed at random", function()
-      local h = host.start(url, SCRIPT, { "--workers", "200" })
+      local h = host.start(url, SCRIPT, { "--workers", "60" })
       local file = fixture.file("marks", "")
       local items = {}
-      for i = 1, 1500 do
+      for i = 1, 600 do
         items[i] = { "mark", { file = file, n = i, size = i % 50 * 700, sleep = i % 7 == 0 and 0.05 or nil },
           { max_crashes = 50 } }
       end
       assert(q:push_many(items))
       math.randomseed(7)
-      for _ = 1, 60 do
+      for _ = 1, 30 do
         local workers = host.members(h.pid)
         if #workers > 0 then nst.kill(workers[math.random(#workers)], "KILL") end
-        if count_done() == 1500 then break end
+        if count_done() == 600 then break end
       end
-      eventually(function() return count_done() == 1500 end, 120)
+      eventually(function() return count_done() == 600 end, 120)
       local begun = {}
       for line in io.lines(file) do begun[line] = true end
-      for i = 1, 1500 do assert.is_true(begun[tostring(i)], i) end
+      for i = 1, 600 do assert.is_true(begun[tostring(i)], i) end
       assert.equal(0, handle:execute "SELECT COUNT(*) AS n FROM nightshift_job"[1].n)
       assert.equal(0, handle:execute "SELECT COUNT(*) AS n FROM nightshift_lease"[1].n)
       stop(h)
     end)
 
     it("loses no job when the process that forked them is killed", function()
-      local h = host.start(url, SCRIPT, { "--workers", "200" })
+      local h = host.start(url, SCRIPT, { "--workers", "60" })
       local file = fixture.file("marks", "")
       local items = {}
-      for i = 1, 1000 do items[i] = { "mark", { file = file, n = i, sleep = 0.05 } } end
+      for i = 1, 400 do items[i] = { "mark", { file = file, n = i, sleep = 0.05 } } end
       assert(q:push_many(items))
-      eventually(function() return count_done() > 100 end)
+      eventually(function() return count_done() > 60 end)
       nst.kill(host.member(h.pid, "ns-zygote"), "KILL")
-      eventually(function() return count_done() == 1000 end, 120)
+      eventually(function() return count_done() == 400 end, 120)
       stop(h)
     end)
   end)
@@ -436,8 +440,8 @@ return {
     it("pass piece by piece", function()
       local h = host.start(url, [[return { echo = function(job) return job.payload end }]])
       local ids, text = {}, ("0123456789"):rep(30000)
-      for i = 1, 20 do ids[i] = assert(q:push("echo", text .. i)) end
-      for i = 1, 20 do
+      for i = 1, 8 do ids[i] = assert(q:push("echo", text .. i)) end
+      for i = 1, 8 do
         eventually(function() return handle:job(ids[i]).state == "done" end)
         assert.equal(text .. i, handle:job(ids[i]).result)
       end
@@ -449,9 +453,9 @@ return {
     it("runs every job in a process of its own", function()
       local h = host.start(url, SCRIPT, { "--isolation", "job" })
       local items = {}
-      for i = 1, 50 do items[i] = { "whoami" } end
+      for i = 1, 20 do items[i] = { "whoami" } end
       assert(q:push_many(items))
-      eventually(function() return count_done() == 50 end)
+      eventually(function() return count_done() == 20 end)
       local pids = {}
       for _, row in ipairs(handle:execute "SELECT result FROM nightshift_finished") do
         local result = nightshift.decode(row.result)

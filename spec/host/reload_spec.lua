@@ -533,7 +533,7 @@ describe("a reload while 32 generations are alive", function()
   end
 
   it("is done when one of them has gone", function()
-    local h = host.start(url, script(0), { "--workers", "33" })
+    local h = host.start(url, script(0), { "--workers", "1" })
     local version, longs = 0, 0
     repeat
       assert(q:push "long")
@@ -546,6 +546,8 @@ describe("a reload while 32 generations are alive", function()
         local done = #host.events(h:transcript(), "reload.done")
         return done == version or h:transcript():find "event=reload.refused"
       end, 20)
+      h:signal "TTIN" -- a worker for each generation
+      h:wait_line("event=host.workers", 20, version)
     until h:transcript():find "event=reload.refused"
     eventually(function()
       return (assert(handle:stats()).holders[1].load_error or ""):find "too many generations"

@@ -75,9 +75,9 @@ describe("in back-off:", function()
 
   -- A host that has learnt that jobs are short, and therefore claims ahead.
   local function start(workers)
-    push("good", "noop", 1000)
+    push("good", "noop", 400)
     local h = host.start(url, SCRIPT, { "--workers", workers, "--queues", "bad,good" })
-    eventually(function() return finished "good" == 1000 end, 60)
+    eventually(function() return finished "good" == 400 end, 60)
     return h
   end
 
@@ -89,7 +89,7 @@ describe("in back-off:", function()
   describe("while all workers of a host wait to be forked", function()
     it("what it claimed is given back", function()
       local h = start "8"
-      push("bad", "die", 1500, { max_crashes = 1 })
+      push("bad", "die", 600, { max_crashes = 1 })
       h:wait_line("worker.crash_loop .*wait_seconds=10", 20)
       eventually(function() return #handle:execute "SELECT id FROM nightshift_lease" == 0 end, 9) -- 10 s: over
       stop(h)
@@ -102,10 +102,10 @@ describe("in back-off:", function()
       push("bad", "die", 16, { max_crashes = 1 })
       h:wait_line("worker.crash_loop", 20)
       assert(handle:transaction(function()
-        push("bad", "die", 60, { max_crashes = 20 })
-        push("good", "noop", 300)
+        push("bad", "die", 24, { max_crashes = 8 })
+        push("good", "noop", 100)
       end))
-      eventually(function() return finished "good" == 1300 end, 120)
+      eventually(function() return finished "good" == 500 end, 120)
       stop(h)
     end)
   end)
@@ -232,13 +232,13 @@ return {
 
   it("when the one before them in their worker takes long", function()
     local jobs = {}
-    for i = 1, 1500 do jobs[i] = { "job", { i = i, slow = i == 100 or i == 101 } } end
+    for i = 1, 1000 do jobs[i] = { "job", { i = i, slow = i == 100 or i == 101 } } end
     assert(q:push_many(jobs))
     local h = host.spawn(url, SCRIPT, { "--drain-within", "0", "--drain" })
     assert.equal(0, h:wait(120))
     local order = began((h:text()))
-    assert.equal(1500, #order)
-    assert.is_true(worst(order) < 1200, ("one began %d jobs late"):format(worst(order)))
+    assert.equal(1000, #order)
+    assert.is_true(worst(order) < 800, ("one began %d jobs late"):format(worst(order)))
   end)
 
   it("when their host stops", function()
@@ -319,7 +319,7 @@ end)
 -- written together. The sign found no claim any more, and the next process in that seat
 -- was told that the claim of its job was lost.
 describe("a job in a process of its own", function()
-  local PAIRS = 40
+  local PAIRS = 25
   local SCRIPT = [[
 local core = require "nightshift.core"
 return {
@@ -436,18 +436,18 @@ return {
 
   describe("a worker is replaced, and nothing that it was sent is lost,", function()
     it("after as many jobs as --recycle says", function()
-      local by_pid, pids = run("pid", 500, "--recycle", "20")
-      assert.is_true(pids >= 25, pids)
+      local by_pid, pids = run("pid", 200, "--recycle", "20")
+      assert.is_true(pids >= 10, pids)
       for _, n in pairs(by_pid) do assert.is_true(n <= 20, n) end
     end)
 
     it("when it has more memory than --recycle-memory says", function()
-      local by_pid = run("eat", 12, "--recycle-memory", "40M")
+      local by_pid = run("eat", 8, "--recycle-memory", "40M")
       for _, n in pairs(by_pid) do assert.is_true(n <= 4, n) end
     end)
 
     it("and never without these", function()
-      local _, pids = run("pid", 300)
+      local _, pids = run("pid", 100)
       assert.is_true(pids <= 2, pids)
     end)
   end)

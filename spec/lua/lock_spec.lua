@@ -326,12 +326,12 @@ describe("slots:", function()
       local before = lab.sql "SHOW GLOBAL STATUS LIKE 'Innodb_deadlocks'"
       local programs = {}
       for i = 1, 20 do
-        programs[i] = proc.start { proc.lua, program, lab.url(), folder, 12, i % 4 == 0 and i // 4 or 0 }
+        programs[i] = proc.start { proc.lua, program, lab.url(), folder, 6, i % 4 == 0 and i // 4 or 0 }
       end
       for i, p in ipairs(programs) do assert.equal(i % 4 == 0 and "signal 9" or 0, p:wait(120), p:transcript()) end
       local seen = {}
       for line in io.lines(folder .. "/seen") do seen[#seen + 1] = tonumber(line) end
-      assert.equal(15 * 12 + 0 + 1 + 2 + 3 + 4, #seen)
+      assert.equal(15 * 6 + 0 + 1 + 2 + 3 + 4, #seen)
       table.sort(seen)
       for i, sum in ipairs(seen) do assert.equal(i - 1, sum) end
       assert(assert(a:lock("sum"):acquire(proc.limit(20))):release()) -- of one that was killed last of all
@@ -539,19 +539,19 @@ return {
 
   describe("a lock of two hosts with twenty workers", function()
     it("lets in one at a time, when workers are killed inside, too", function()
-      push_all("add", 150, function(i) return { dies = i % 25 == 0 } end)
+      push_all("add", 80, function(i) return { dies = i % 20 == 0 } end)
       drain(10)
       local seen = numbers "/seen"
       table.sort(seen)
-      for i = 1, 150 do assert.equal(i - 1, seen[i]) end
-      assert.equal(150, #seen)
-      assert.equal("150", (handle:execute "SELECT SUM(outcome = 'done') AS n FROM nightshift_finished")[1].n)
-      assert.equal(6, (handle:execute "SELECT COUNT(*) AS n FROM nightshift_attempt")[1].n)
+      for i = 1, 80 do assert.equal(i - 1, seen[i]) end
+      assert.equal(80, #seen)
+      assert.equal("80", (handle:execute "SELECT SUM(outcome = 'done') AS n FROM nightshift_finished")[1].n)
+      assert.equal(4, (handle:execute "SELECT COUNT(*) AS n FROM nightshift_attempt")[1].n)
       assert.same({}, handle:slots())
     end)
 
     it("is needed: without it the same detector fires", function()
-      push_all("add", 150, function() return { careless = true } end)
+      push_all("add", 80, function() return { careless = true } end)
       drain(10)
       local seen, twice = {}, 0
       for _, n in ipairs(numbers "/seen") do
@@ -564,7 +564,7 @@ return {
 
   describe("a semaphore of three", function()
     it("lets in three at a time and not more", function()
-      push_all("enter", 150, function(i) return { dies = i % 50 == 0 } end)
+      push_all("enter", 80, function(i) return { dies = i % 25 == 0 } end)
       drain(10)
       local inside, most = 0, 0
       for _, step in ipairs(numbers "/room") do

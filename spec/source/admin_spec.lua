@@ -259,7 +259,7 @@ describe("adopted tables:", function()
     end)
 
     it("are opened once, however many ask at once, while others die", function()
-      local ROWS, PROGRAMS = 1500, 4
+      local ROWS, PROGRAMS = 600, 4
       local t = open(4, ROWS)
       all "UPDATE worker_queue SET failure_count = 3"
       local PROGRAM = [[
@@ -499,7 +499,7 @@ describe("moving rows:", function()
     end)
 
     it("are in one of two tables, whoever dies while they are moved", function()
-      local ROWS = 20000
+      local ROWS = 8000
       local t = open(1, ROWS)
       all "CREATE TABLE migration_archive LIKE migration_task"
       all "UPDATE migration_task SET status = 'complete', completedAt = NOW()"
@@ -611,7 +611,7 @@ describe("moving rows:", function()
     end)
 
     it("are a row or a job, once, whoever drains and dies, while others work on them", function()
-      local ROWS = 12000
+      local ROWS = 6000
       local t = open(1, ROWS)
       local n = 0
       repeat

@@ -195,8 +195,8 @@ end)
 describe("a crowd of programs:", function()
   setup(lab.fresh)
 
-  -- Claims until all is done. A row that is claimed is a folder for as long: who finds
-  -- it there shares the row. usage: URL DESIGN FOLDER KILL, the round in which to die, OPEN
+  -- Claims until all is done, and tells the ledger which row it has.
+  -- usage: URL DESIGN FOLDER KILL, the round in which to die, OPEN
   local WORKER = [[
   local nst = require "nst"
   local designs = require "spec.support.designs"
@@ -211,21 +211,11 @@ describe("a crowd of programs:", function()
   end
   while open() do
     for _, job in ipairs(assert(t:claim_many(3, { wait = 1 }))) do
-      local at = ("%s/row-%d"):format(folder, job.row)
-      local mine = assert(io.open(at .. "." .. (nst.ids()), "wb"))
-      mine:close()
+      begin(job.row)
       nst.sleep(0.005)
-      local seen = io.popen("ls " .. at .. ".*")
-      local n = 0
-      for _ in seen:lines() do n = n + 1 end
-      seen:close()
       round = round + 1
-      if n > 1 then acks:write("shared " .. job.row .. "\n") end
-      if round == last then
-        os.remove(at .. "." .. (nst.ids()))
-        nst.kill((nst.ids()), "KILL")
-      end
-      os.remove(at .. "." .. (nst.ids()))
+      if round == last then nst.kill((nst.ids()), "KILL") end
+      left(job.row)
       if round % 7 == 0 then assert(job:fail("now and then", { retry_in = 0 }))
       elseif job:ack() then acks:write("done " .. job.row .. "\n") end
     end
@@ -243,12 +233,16 @@ describe("a crowd of programs:", function()
     it("share " .. name .. ", and all of it is done once", function()
       local db <close> = lab.open()
       designs.create(db, name, ROWS)
-      local folder, program = fixture.dir(), fixture.file("worker.lua", WORKER)
+      local folder, killed = fixture.dir(), {}
+      local program = fixture.file("worker.lua", ledger.script(folder .. "/ledger") .. WORKER)
       local function start(last)
         return proc.start { proc.lua, program, lab.url(), name, folder, last, LEFT[name], env = { LUA_PATH = PATH } }
       end
       local doomed, others = { start(1), start(2) }, {}
-      for _, p in ipairs(doomed) do assert.equal("signal 9", p:wait(120), p:transcript()) end
+      for _, p in ipairs(doomed) do
+        assert.equal("signal 9", p:wait(120), p:transcript())
+        killed[p.pid] = true
+      end
       for i = 1, PROGRAMS do others[i] = start(0) end
       for _, p in ipairs(others) do assert.equal(0, p:wait(120), p:transcript()) end
       local done, total = {}, 0
@@ -259,6 +253,7 @@ describe("a crowd of programs:", function()
         done[id], total = true, total + 1
       end
       assert.equal(ROWS, total)
+      ledger.read(folder .. "/ledger", killed) -- raises when two had a row at once
       assert.equal(0, assert(db:execute("SELECT COUNT(*) AS n FROM " .. name .. " WHERE " .. LEFT[name]))[1].n)
       nothing_left(db)
     end)
@@ -269,7 +264,7 @@ describe("a crowd of programs:", function()
   describe("a crowd, with a connection each,", function()
     local UNTOUCHED = { migration_task = "iteration = 0", queue_table = "attempts = 30" }
     local LONG = os.getenv "NIGHTSHIFT_LONG"
-    local CROWD_ROWS, CLAIMERS = LONG and 400 or 120, LONG and 120 or 16
+    local CROWD_ROWS, CLAIMERS = LONG and 400 or 80, LONG and 120 or 10
 
     after_each(crew.clean)
 

@@ -66,7 +66,7 @@ local function work(url, map, handler, options)
     assert(io.open(options.gate, "r")):close()
   end
   repeat
-    local jobs = assert(t:claim_many(block, { wait = 0.5 }))
+    local jobs = assert(t:claim_many(block, { wait = options.wait or 0.5 }))
     for _, job in ipairs(jobs) do run(handler, job) end
   until #jobs == 0 and has_ended(db, map)
   db:close()
@@ -89,7 +89,8 @@ end
 ---@param url string
 ---@param map table
 ---@param script string Lua
----@param options {block: integer?, gate: string?}? rows of a claim; the path of a FIFO before which all wait
+---@param options {block: integer?, wait: number?, gate: string?}? rows of a claim; how long it waits;
+--- the path of a FIFO before which all wait
 function crew.start(n, url, map, script, options)
   local handler = assert(load(script, "=handler"))()
   return crew.fork(n, function() work(url, map, handler, options or {}) end)
@@ -233,6 +234,7 @@ function programs.pusher(url, path, stop)
     if id then
       file:write(id .. " " .. n .. "\n")
       n, again = n + 1, nil
+      nst.sleep(0.003) -- so that hosts keep up
     else
       assert(code == "GONE" or code == "BUSY", why)
       again = doubt or again

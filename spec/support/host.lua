@@ -87,6 +87,47 @@ function host.events(log, event)
   return found
 end
 
+--- One host for all tests of a describe, with a database that is theirs. A test has it read
+-- other scripts, by HUP, which costs less than a start. Its output begins there.
+--
+--     local serve = host.lend(function(...) handle, q, url = ... end)
+--     it("runs", function() local h = serve "return { a = function() end }" … end)
+-- @tparam function take called once, with handle, queue, URL, and the database's name
+-- @tparam[opt] table args more arguments
+-- @tparam[opt] table env changes to the environment
+-- @treturn function serve(script): the host, as start gives it; no test ends it
+function host.lend(take, args, env)
+  local busted = require "busted"
+  local h, handle, current
+  busted.setup(function()
+    local url, name = require "spec.support.db".fresh()
+    handle = assert(nightshift.open(url))
+    h = host.start(url, "return {}", args, env)
+    take(handle, handle:queue "q", url, name)
+  end)
+  busted.teardown(function()
+    handle:close()
+    host.stop(h)
+  end)
+  return function(script)
+    local out, err = h:text()
+    local lent = setmetatable({ ended = function() return h:ended() end }, { __index = h })
+    function lent.text()
+      local now_out, now_err = h:text()
+      return now_out:sub(#out + 1), now_err:sub(#err + 1)
+    end
+    if script ~= current then
+      local file <close> = assert(io.open(h.script, "w"))
+      assert(file:write(script))
+      file:close()
+      h:signal "HUP"
+      lent:wait_line "event=reload%.done"
+      current = script
+    end
+    return lent
+  end
+end
+
 --- Has it end, well.
 function host.stop(h)
   h:signal "TERM"

@@ -53,32 +53,38 @@ describe("polls:", function()
   end } }]]
 
   describe("a poll's budgets", function()
-    local function walk(letters, max_polls)
+    --- Walks of some letters, all at once.
+    local function walk(all, max_polls)
       -- an attempt's backoff is seconds: whatever is scheduled is run at once
-      local h = host.start(url, LETTERS:format(max_polls or 100))
-      local child = child_of(assert(q:push("slow", letters)))
-      local info = eventually(function()
-        local now = handle:job(child)
-        if now.state == "scheduled" and now.due - now.created > 1 then handle:run_now(child) end
-        return (now.state == "done" or now.state == "dead") and now
-      end, 90)
+      local h, ended_at = host.start(url, LETTERS:format(max_polls or 100)), {}
+      local ids = {}
+      for i, letters in ipairs(all) do ids[i] = assert(q:push("slow", letters)) end
+      for i, id in ipairs(ids) do
+        local child = child_of(id)
+        ended_at[i] = eventually(function()
+          local now = handle:job(child)
+          if now.state == "scheduled" and now.due - now.created > 1 then handle:run_now(child) end
+          return (now.state == "done" or now.state == "dead") and now
+        end, 90)
+      end
       stop(h)
-      return info
+      return table.unpack(ended_at)
     end
 
     it("are of their own: polls cost no attempt, errors and crashes no poll; the state stays", function()
-      local info = walk "nnennccnend"
+      local info = walk { "nnennccnend" }
       assert.same({ "done", nil, 2, 6, 2 }, counts(info))
       assert.same({ state = "nnnnnn", polls = 6 }, info.result)
       assert.equal(4, attempts_kept())
     end)
 
     it("each end it with a reason of their own", function()
-      assert.same({ "dead", "poll deadline", 0, 4, 0 }, counts(walk("nnnnnnn", 3)))
-      assert.equal(0, attempts_kept())
-      assert.same({ "dead", "failed", 3, 2, 0 }, counts(walk "nenee"))
-      assert.same({ "dead", "poison", 0, 1, 3 }, counts(walk "cncc"))
-      assert.same({ "dead", "poll deadline", 2, 4, 2 }, counts(walk("ncenecnnn", 3)))
+      local plain, failed, poison, mixed = walk({ "nnnnnnn", "nenee", "cncc", "ncenecnnn" }, 3)
+      assert.same({ "dead", "poll deadline", 0, 4, 0 }, counts(plain))
+      assert.equal(0, handle:execute("SELECT COUNT(*) AS n FROM nightshift_attempt WHERE job_id = ?", plain.id)[1].n)
+      assert.same({ "dead", "failed", 3, 2, 0 }, counts(failed))
+      assert.same({ "dead", "poison", 0, 1, 3 }, counts(poison))
+      assert.same({ "dead", "poll deadline", 2, 4, 2 }, counts(mixed))
     end)
   end)
 
@@ -102,15 +108,15 @@ describe("polls:", function()
     end)
   end)
 
-  describe("a job that has polled 2,000 times", function()
+  describe("a job that has polled 1,000 times", function()
     it("costs what it cost at first, in time and in rows", function()
       local bench = proc.root .. "/bench/questions/waiting.lua"
       local report
       for _ = 1, 3 do -- other jobs may be busy at its end, and were not at its start
-        local status, out, err = proc.run { proc.lua, bench, (db.fresh()), proc.build, "polls", "2000", timeout = 300 }
+        local status, out, err = proc.run { proc.lua, bench, (db.fresh()), proc.build, "polls", "1000", timeout = 300 }
         assert.equal(0, status, err)
         report = nightshift.decode(out)
-        assert.same({ 2000, 1, 0, 0 }, { report.polls, report.job, report.scheduled, report.attempt })
+        assert.same({ 1000, 1, 0, 0 }, { report.polls, report.job, report.scheduled, report.attempt })
         assert.is_true(report.ready <= 15, report.ready .. " rows of ready") -- one, and an end per lane
         if report.ratio <= 3 then break end
       end
@@ -119,18 +125,24 @@ describe("polls:", function()
   end)
 
   describe("the end of a poll that is not ready in time", function()
-    local function run(definition)
-      local h = host.start(url, ([[return { slow = require "nightshift".background {
-      start = function() return 7 end, %s } }]]):format(definition))
-      local info = poll_of(assert(q:push "slow"))
+    --- How the polls of some definitions end, on one host.
+    local function run(...)
+      local script, ids = "local background = require 'nightshift'.background\nreturn {\n", {}
+      for i, definition in ipairs { ... } do
+        script = script .. ("slow%d = background { start = function() return 7 end, %s },\n"):format(i, definition)
+      end
+      local h = host.start(url, script .. "}")
+      for i in ipairs { ... } do ids[i] = assert(q:push("slow" .. i)) end
+      for i, id in ipairs(ids) do ids[i] = poll_of(id) end
       stop(h)
-      return info
+      return table.unpack(ids)
     end
 
     it("is what on_timeout returns, at the deadline and after max_polls", function()
-      for _, limit in ipairs { "deadline = 2, every = 0.1", "max_polls = 2, every = 0.02" } do
-        local info = run(limit .. [[, poll = function(job) return job:again() end,
-        on_timeout = function(job, operation) return { operation, job.polls } end]])
+      local definition = [[%s, poll = function(job) return job:again() end,
+        on_timeout = function(job, operation) return { operation, job.polls } end]]
+      for _, info in ipairs { run(definition:format "deadline = 2, every = 0.1",
+        definition:format "max_polls = 2, every = 0.02") } do
         assert.same({ "done", 7 }, { info.state, info.result[1] })
         assert.is_true(info.result[2] >= 2)
       end
@@ -144,13 +156,12 @@ describe("polls:", function()
     end)
 
     it("keeps its error", function()
-      local info = run [[max_polls = 1, every = 0.02, poll = function(job) return job:again() end,
-      on_timeout = function() error "gave up" end]]
+      local info, again = run([[max_polls = 1, every = 0.02, poll = function(job) return job:again() end,
+      on_timeout = function() error "gave up" end]], [[max_polls = 1, every = 0.02,
+      poll = function(job) return job:again() end, on_timeout = function(job) return job:again(1) end]])
       assert.same({ "dead", "poll deadline" }, { info.state, info.reason })
       assert.is_truthy(info.error:find("gave up", 1, true) and info.error:find("stack traceback", 1, true))
-      info = run [[max_polls = 1, every = 0.02, poll = function(job) return job:again() end,
-      on_timeout = function(job) return job:again(1) end]]
-      assert.same({ "dead", "poll deadline" }, { info.state, info.reason })
+      assert.same({ "dead", "poll deadline" }, { again.state, again.reason })
       assert.equal(0, attempts_kept())
     end)
 
@@ -729,8 +740,8 @@ describe("signals:", function()
   describe("what comes while a job parks", function()
     -- Each round every sender is told a job, and sends after a random moment; the
     -- jobs are parked meanwhile.
-    it("from 20 connections is never lost", function()
-      local SENDERS, ROUNDS = 20, os.getenv "NIGHTSHIFT_LONG" and 25 or 12
+    it("from 12 connections is never lost", function()
+      local SENDERS, ROUNDS = 12, os.getenv "NIGHTSHIFT_LONG" and 25 or 12
       local folder = fixture.dir()
       local program = fixture.file("sender.lua", [[
       local db = assert(require "nightshift".open(arg[1]))

@@ -349,18 +349,18 @@ describe("trees:", function()
     it("is worked through in parts", function()
       local job = (function() assert(q:push "parent") return assert(q:claim()) end)()
       local items = {}
-      for i = 1, 3000 do items[i] = { "kid", i, { parent = job.id } } end
+      for i = 1, 1000 do items[i] = { "kid", i, { parent = job.id } } end
       local kids = assert(q:push_many(items))
-      for i = 1, 3000 do items[i] = { "kid", i, { parent = kids[i], delay = 60 } } end
+      for i = 1, 1000 do items[i] = { "kid", i, { parent = kids[i], delay = 60 } } end
       assert(q:push_many(items))
-      assert.equal(6001, handle:progress(job.id).total)
-      assert.equal(6001, handle:pause(job.id))
+      assert.equal(2001, handle:progress(job.id).total)
+      assert.equal(2001, handle:pause(job.id))
       assert.is_nil(q:claim())
-      assert.equal(6001, handle:resume(job.id))
-      assert.equal(3000, handle:progress(job.id).ready)
-      assert.equal(6001, handle:cancel(job.id, { tree = true }))
-      assert.equal(6001, handle:retry(job.id, { tree = true }))
-      assert.equal(6001, handle:progress(job.id).ready)
+      assert.equal(2001, handle:resume(job.id))
+      assert.equal(1000, handle:progress(job.id).ready)
+      assert.equal(2001, handle:cancel(job.id, { tree = true }))
+      assert.equal(2001, handle:retry(job.id, { tree = true }))
+      assert.equal(2001, handle:progress(job.id).ready)
     end)
   end)
 end)
@@ -368,7 +368,7 @@ end)
 -- What falls with a failed job falls in pieces. A tree of many levels that was
 -- retried before all were told had its top cancelled while the rest ran again.
 describe("a deep tree that is retried while it falls", function()
-  local LEVELS = 320 -- more than one piece
+  local LEVELS = 300 -- more than one piece
 
   local url, handle, q
 
@@ -380,6 +380,7 @@ describe("a deep tree that is retried while it falls", function()
     node.queue = "q"
     local root = assert(handle:flow(node))
     assert(q:claim():discard "no")
+    assert.equal("waiting", handle:job(root).state) -- it has not fallen yet
     return root
   end
 
@@ -469,7 +470,7 @@ describe("an open transaction that has retried a job", function()
     local other <close> = assert(nightshift.open(url))
     local q = handle:queue "q"
     local first = assert(q:push "other")
-    local second = assert(q:push("other", nil, { delay = 1 }))
+    local second = assert(q:push("other", nil, { delay = 0.2 }))
     local job = assert(q:claim())
     local id = assert(q:push("other", nil, { after = { first, second } }))
     assert(job:discard "no")
@@ -478,7 +479,7 @@ describe("an open transaction that has retried a job", function()
     assert(other:transaction(function()
       assert(other:retry(id))
       local slow = 0
-      for _ = 1, 100 do
+      for _ = 1, 40 do
         local begun, more = nightshift.clock(), assert(q:push "other")
         eventually(function() return handle:job(more).state == "done" end)
         slow = slow + (nightshift.clock() - begun < 2.5 and 0 or 1)
@@ -789,7 +790,7 @@ describe("pauses:", function()
       math.randomseed(seed)
       local first, second = host.start(url, script), host.start(url, script)
       local tops = {}
-      for i = 1, 3 do tops[i] = assert(q:push "top") end
+      for i = 1, 2 do tops[i] = assert(q:push "top") end
       local paused = {}
       local function any()
         local rows = handle:execute "SELECT id FROM nightshift_job ORDER BY id"
@@ -854,7 +855,7 @@ it("jobs that wait in a host keep their queue's name while queues appear", funct
   local HANDLERS = [[
   local nst = require "nst"
   return { quick = function()  end, hold = function(job)
-    while not io.open(%q) do nst.sleep(0.001) end
+    while not io.open(%q) do nst.sleep(0.01) end
     return job.queue
   end }]]
 
@@ -874,7 +875,7 @@ it("jobs that wait in a host keep their queue's name while queues appear", funct
   end)
   for step = 1, 4 do -- the host reads the queues again, for one that has a worker of its own
     db.sql(("INSERT INTO nightshift_queue (name, created) SELECT CONCAT('q-%d-', seq), 1 FROM seq_1_to_%d"):format(step,
-      10 * 4 ^ step), name)
+      10 * 3 ^ step), name)
     local extra = assert(handle:queue("extra"):push "quick")
     eventually(function() return handle:job(extra).state == "done" end)
   end
@@ -1242,7 +1243,7 @@ describe("priorities under hosts:", function()
   end
 
   describe("a job of priority 0 under a saturating load of priority 200", function()
-    for job, backlog in pairs { brief = 20000, nap = 400 } do
+    for job, backlog in pairs { brief = 8000, nap = 400 } do
       it(("starts in time, 8 workers busy with %s jobs"):format(job), function()
         assert(q:push_many(items(backlog, job, { priority = 200 })))
         start("--workers", "8")
@@ -1264,13 +1265,13 @@ describe("priorities under hosts:", function()
     end
 
     it("has to wait with --strict", function()
-      assert(q:push_many(items(5000, "brief", { priority = 200 })))
+      assert(q:push_many(items(2500, "brief", { priority = 200 })))
       local low = assert(q:push("brief", nil, { priority = 0 }))
       start("--strict", "--queues", "q")
       eventually(function() return state(low) == "done" end, 60)
       local before = db.sql(([[SELECT COUNT(*) FROM nightshift_finished WHERE priority = 200 AND finished_at <=
       (SELECT finished_at FROM nightshift_finished WHERE id = %d)]]):format(low), name)
-      assert.is_true(tonumber(before) >= 4800, before)
+      assert.is_true(tonumber(before) >= 2300, before)
     end)
   end)
 

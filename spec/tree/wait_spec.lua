@@ -63,25 +63,25 @@ describe("waits:", function()
     it("has all children in the order of spawning, with their ends", function()
       assert(q:push "parent")
       local job = q:claim()
-      for i = 1, 1200 do assert(job:spawn("kid", i)) end
+      for i = 1, 620 do assert(job:spawn("kid", i)) end
       assert(job:wait { on_fail = "continue" })
-      for _, kid in ipairs(q:claim_many(1200)) do
-        if kid.payload == 700 then assert(kid:discard "not this") else assert(kid:ack { kid.payload }) end
+      for _, kid in ipairs(q:claim_many(620)) do
+        if kid.payload == 570 then assert(kid:discard "not this") else assert(kid:ack { kid.payload }) end
       end
       job = assert(q:claim())
-      assert.equal(1200, #job.results)
+      assert.equal(620, #job.results)
       local n = 0
       for i, child in ipairs(job.results) do
         n = n + 1
-        if i == 700 then
+        if i == 570 then
           assert.same({ "dead", "discarded", "not this" }, { child.outcome, child.reason, child.error })
         else
           assert.same({ "done", { i }, "kid" }, { child.outcome, child.result, child.name })
         end
       end
-      assert.equal(1200, n)
+      assert.equal(620, n)
       assert.equal(5, job.results[5].result[1])
-      assert.is_nil(job.results[1201])
+      assert.is_nil(job.results[621])
     end)
   end)
 
@@ -785,7 +785,7 @@ describe("an open transaction", function()
       assert(tx:execute("SELECT id FROM nightshift_job WHERE id = ? FOR UPDATE", held))
       id = begin()
       local slow = 0
-      for _ = 1, 20 do
+      for _ = 1, 10 do
         local begun, one = nightshift.clock(), assert(q:push "other")
         eventually(function() return handle:job(one).state == "done" end)
         slow = slow + (nightshift.clock() - begun < 2.5 and 0 or 1)
@@ -852,10 +852,10 @@ describe("an open transaction", function()
 
   with_two_handles(function(...) handle, other, q, url, name = ... end)
 
-  -- How many of 20 other jobs, one by one, take as long as a wait for a lock: 3 s.
+  -- How many of 10 other jobs, one by one, take as long as a wait for a lock: 3 s.
   local function stalled()
     local slow = 0
-    for _ = 1, 20 do
+    for _ = 1, 10 do
       local begun, id = nightshift.clock(), assert(q:push "other")
       eventually(function() return handle:job(id).state == "done" end)
       slow = slow + (nightshift.clock() - begun < 2.5 and 0 or 1)
@@ -941,7 +941,7 @@ describe("an open transaction that was refused a unique key", function()
       assert.equal("DUPLICATE", select(3, tx:queue("q"):push("job", nil, { unique = "key" })))
       assert(handle:run_now(first))
       local slow = 0
-      for _ = 1, 20 do
+      for _ = 1, 10 do
         local begun, id = nightshift.clock(), assert(q:push "job")
         eventually(function() return handle:job(id).state == "done" end)
         slow = slow + (nightshift.clock() - begun < 2.5 and 0 or 1)
@@ -1036,7 +1036,7 @@ end)
 -- A long chain of jobs, each waiting for the one before. As the first failed, all of it was
 -- cancelled by a function that called itself, and the stack ended.
 describe("a long chain of jobs", function()
-  local LENGTH = 1500
+  local LENGTH = 800
 
   local FAIL = [[
 local nightshift = require "nightshift"
