@@ -15,6 +15,21 @@ local function run(argv, url, more)
   return { exit = exit, out = out, err = err }
 end
 
+--- What runs commands on a database: the first of each module of commands by the program, and those
+-- that read stdin, call handlers or ask the program for more; the other ones in this process.
+local function runner(url)
+  local started, module_of = {}, require "nightshift.cli".module_of
+  return function(argv, stdin)
+    local module = module_of[argv[1]]
+    if not started[module] or stdin or argv[1] == "run" or argv[1] == "reload" then
+      started[module] = true
+      return run(argv, url, { stdin = stdin })
+    end
+    local exit, out, err = proc.command_line { "--url", url, table.unpack(argv) }
+    return { exit = exit, out = out, err = err }
+  end
+end
+
 local function says(words, text) assert.is_truthy(text:find(words, 1, true), text) end
 
 --- The arguments as a shell would give them, up to a pipe, a redirection or another command.
@@ -526,7 +541,7 @@ end)
 -- What each command prints with --json, beside the table of doc/reference.md. A key of the table in
 -- brackets may be absent.
 describe("--json", function()
-  local url, handle, script, tried, ran, facts
+  local url, handle, script, tried, ran, facts, call
 
   --- The fields of a class of the annotations.
   local function fields_of(class)
@@ -589,7 +604,7 @@ describe("--json", function()
     local words = table.move(argv, 1, #argv, 1, {})
     words[#words + 1] = "--json"
     ran[argv[1]] = true
-    local result = run(words, url, { stdin = stdin })
+    local result = call(words, stdin)
     assert.equal(exit, result.exit, table.concat(argv, " ") .. ": " .. result.err .. result.out)
     local list = {}
     for line in result.out:gmatch "[^\n]+" do list[#list + 1] = assert(nightshift.decode(line)) end
@@ -599,6 +614,7 @@ describe("--json", function()
   setup(function()
     tried, ran, facts = {}, {}, fields_of "nightshift.Why"
     url = db.fresh()
+    call = runner(url)
     handle = assert(nightshift.open(url))
     script = fixture.file("jobs.lua", [[return {
       good = function(job) return { n = job.payload } end,
@@ -754,13 +770,14 @@ describe("in words", function()
     local url = db.fresh()
     local handle <close> = assert(nightshift.open(url))
     local q, seen = handle:queue "mail", { work = true, top = true, web = true } -- which have specs of their own
+    local call = runner(url)
     local script = fixture.file("jobs.lua", [[return {
       good = function(job) return { n = job.payload } end,
       bad = function() return nil, "no luck" end,
     }]])
     local function id(...) return tostring(assert(q:push(...))) end
     local function try(exit, argv, pattern)
-      local result = run(argv, url)
+      local result = call(argv)
       assert.equal(exit, result.exit, table.concat(argv, " ") .. ": " .. result.err .. result.out)
       assert.matches(pattern, exit == 0 and result.out or result.out .. result.err)
       seen[argv[1]] = true
