@@ -407,9 +407,11 @@ return {
       assert.is_truthy(handle:job(ids[name]).error:find(want, 1, true), name)
       assert.is_truthy(log:gsub("\\\\", "\\"):find(shown, 1, true), log)
       for _, command in ipairs { "show", "why" } do
-        local _, out = proc.nightshift({ command, ids[name] }, url)
+        local argv = { "--url", url, command, tostring(ids[name]) }
+        local _, out = (name == "bare" and proc.nightshift or proc.command_line)(argv)
         assert.is_truthy(out:find(shown, 1, true), command .. out)
-        local _, json = proc.nightshift({ command, ids[name], "--json" }, url)
+        argv[#argv + 1] = "--json"
+        local _, json = (name == "bare" and proc.nightshift or proc.command_line)(argv)
         assert.is_truthy(json:find((want:gsub("%z", "\\u0000")), 1, true), command .. json)
       end
     end
@@ -544,18 +546,25 @@ describe("a character that cannot be seen", function()
   it("is written out where queues and jobs are shown, and kept in JSON", function()
     local url = server.fresh()
     local handle <close> = assert(nightshift.open(url))
-    for _, code in ipairs(HIDDEN) do
+    local ids = {}
+    for i, code in ipairs(HIDDEN) do
       local char = utf8.char(code)
-      local id = assert(handle:queue("q" .. char .. "x"):push("n" .. char .. "x", 1, { unique = "u" .. char }))
+      ids[i] = assert(handle:queue("q" .. char .. "x"):push("n" .. char .. "x", 1, { unique = "u" .. char }))
+    end
+    local function check(code, command, exit, out)
       local shown = ("\\u{%x}x"):format(code)
-      for _, argv in ipairs { { "jobs" }, { "status" }, { "show", id } } do
-        local exit, out = proc.nightshift(argv, url)
-        assert.equal(0, exit)
-        assert.is_nil(out:find(char, 1, true), argv[1] .. shown)
-        assert.is_truthy(out:find("q" .. shown, 1, true), out)
-      end
-      local _, json = proc.nightshift({ "show", id, "--json" }, url)
-      assert.equal("n" .. char .. "x", nightshift.decode(json).name)
+      assert.equal(0, exit)
+      assert.is_nil(out:find(utf8.char(code), 1, true), command .. shown)
+      assert.is_truthy(out:find("q" .. shown, 1, true), out)
+    end
+    for _, command in ipairs { "jobs", "status" } do
+      local exit, out = proc.nightshift({ command }, url)
+      for _, code in ipairs(HIDDEN) do check(code, command, exit, out) end
+    end
+    for i, code in ipairs(HIDDEN) do
+      check(code, "show", proc.command_line { "--url", url, "show", tostring(ids[i]) })
+      local _, json = proc.command_line { "--url", url, "show", tostring(ids[i]), "--json" }
+      assert.equal(("n%sx"):format(utf8.char(code)), nightshift.decode(json).name)
     end
   end)
 
