@@ -57,12 +57,12 @@ describe("lines of jobs:", function()
 
   it("there are at most 100 a second, and the rest is counted", function()
     local items = {}
-    for i = 1, 3000 do items[i] = { "noop" } end
+    for i = 1, 1200 do items[i] = { "noop" } end
     assert(q:push_many(items))
     local lines = run("--log-done", "on")
     local more, in_second = 0, {}
     for _, entry in ipairs(lines.more) do more = more + entry.n end
-    assert.equal(3000, #lines.done + more)
+    assert.equal(1200, #lines.done + more)
     for _, entry in ipairs(lines.done) do
       local second = entry.ts:sub(1, 19)
       in_second[second] = (in_second[second] or 0) + 1
@@ -135,7 +135,7 @@ end)
 describe("what a handler prints", function()
   local url, handle, q
 
-  with_database(function(...) handle, q, url = ... end)
+  local function take(...) handle, q, url = ... end
 
   local SCRIPT = [[return {
     say = function(job)
@@ -167,18 +167,25 @@ describe("what a handler prints", function()
     end,
   }]]
 
-  local function run(names, ...)
+  --- Ids of new jobs, by their names.
+  local function push(names)
     local ids = {}
     for _, name in ipairs(names) do
       ids[name] = assert(q:push(name, nil, { max_attempts = name == "flaky" and 2 or 1 }))
     end
-    local h = host.spawn(url, SCRIPT, { "--drain-within", "500ms", ... })
-    assert.equal(0, h:wait(60))
-    local out, err = h:text()
-    return ids, out, err
+    return ids
   end
 
-  local function kept() return handle:execute "SELECT job_id, kind, log FROM nightshift_attempt ORDER BY job_id" end
+  --- What is kept of these jobs.
+  local function kept(ids)
+    local list = {}
+    for _, row in ipairs(handle:execute "SELECT job_id, kind, log FROM nightshift_attempt ORDER BY job_id, run") do
+      for _, id in pairs(ids) do
+        if row.job_id == id then list[#list + 1] = row end
+      end
+    end
+    return list
+  end
 
   local function lines_of(log, id)
     local list = {}
@@ -189,90 +196,118 @@ describe("what a handler prints", function()
     return list
   end
 
-  it("goes where it always went, and its end is kept with the run", function()
-    local ids, out, err = run { "say", "silent", "child" }
-    assert.is_truthy(("\n" .. out):find(("\nhello\t%d\n"):format(ids.say), 1, true), out)
-    assert.is_truthy(out:find("no newline", 1, true))
-    -- two pieces: the host's own line on the job's log may stand between them
-    for _, piece in ipairs { "oops", "\\n\27[1m\n" } do assert.is_truthy(err:find(piece, 1, true), err) end
-    local said = ("hello\t%d\nlogged\noops\\n\27[1m\nno newline"):format(ids.say)
-    assert.equal(said, handle:job(ids.say).output)
-    local _, shown = proc.nightshift({ "show", ids.say }, url)
-    assert.is_truthy(shown:find(("\noutput:\n    hello\t%d\n    logged\n    oops\\n\\x1b[1m\n    no newline\n")
-      :format(ids.say), 1, true), shown)
-    assert.is_truthy(out:find("of a child\n", 1, true)) -- which may outlive its job
-    assert.is_truthy(err:find("of its errors\n", 1, true))
-    assert.same({ nil, nil }, { handle:job(ids.silent).output, handle:job(ids.child).output })
-    assert.same({ { job_id = ids.say, kind = "printed", log = said } }, kept()) -- the others cost no row
-    assert(handle:delete(ids.say))
-    assert.same({}, kept())
+  describe("of a host as usual", function()
+    local serve = host.lend(take)
+
+    local function run(names)
+      local h, ids = serve(SCRIPT), push(names)
+      for _, id in pairs(ids) do
+        eventually(function() return handle:job(id).state:match "^d" end)
+      end
+      return ids, h
+    end
+
+    it("goes where it always went, and its end is kept with the run", function()
+      local ids, h = run { "say", "silent", "child" }
+      local out, err
+      eventually(function()
+        out, err = h:text()
+        return out:find("no newline", 1, true) and out:find("of a child\n", 1, true) -- which may outlive its job
+          and err:find("of its errors\n", 1, true)
+      end)
+      assert.is_truthy(("\n" .. out):find(("\nhello\t%d\n"):format(ids.say), 1, true), out)
+      -- two pieces: the host's own line on the job's log may stand between them
+      for _, piece in ipairs { "oops", "\\n\27[1m\n" } do assert.is_truthy(err:find(piece, 1, true), err) end
+      local said = ("hello\t%d\nlogged\noops\\n\27[1m\nno newline"):format(ids.say)
+      assert.equal(said, handle:job(ids.say).output)
+      local _, shown = proc.nightshift({ "show", ids.say }, url)
+      assert.is_truthy(shown:find(("\noutput:\n    hello\t%d\n    logged\n    oops\\n\\x1b[1m\n    no newline\n")
+        :format(ids.say), 1, true), shown)
+      assert.same({ nil, nil }, { handle:job(ids.silent).output, handle:job(ids.child).output })
+      assert.same({ { job_id = ids.say, kind = "printed", log = said } }, kept(ids)) -- the others cost no row
+      assert(handle:delete(ids.say))
+      assert.same({}, kept(ids))
+    end)
+
+    it("is bounded: the last 16 KiB of whole lines", function()
+      local ids, h = run { "many" }
+      eventually(function() return select(2, h:text():gsub("\n", "")) >= 20000 end)
+      assert.equal(20000, select(2, h:text():gsub("\n", "")))
+      local output = handle:job(ids.many).output
+      assert.is_true(#output > 6000 and #output <= 16384, #output)
+      assert.matches("^line %d+\nline .*\nline 20000\n$", output)
+    end)
+
+    -- Nothing was kept of runs that said "not yet".
+    it("of polls is kept as well, of the last ten", function()
+      local ids = run { "poll" }
+      local rows = kept(ids)
+      assert.equal(10 + 1, #rows)
+      for i, row in ipairs(rows) do assert.same({ "printed", ("look %d\n"):format(i + 1) }, { row.kind, row.log }) end
+      local _, shown = proc.nightshift({ "show", ids.poll }, url)
+      assert.matches("\nrun 3, until %S+Z\n  output:\n    look 2\n\nrun 4, .*\n    look 11\n\noutput:\n    look 12\n$",
+        shown)
+      _, shown = proc.nightshift({ "show", ids.poll, "--json" }, url)
+      local outputs = nightshift.decode(shown).outputs
+      assert.same({ 10, 12, "look 11\n" }, { #outputs, outputs[10].run, outputs[10].log })
+      assert(handle:delete(ids.poll))
+      assert.same({}, kept(ids))
+    end)
+
+    it("of a program that it reads from is kept, too", function()
+      local ids = run { "piped" }
+      assert.equal("of a child\nof its errors\n", handle:job(ids.piped).output)
+    end)
   end)
 
-  it("is lines of the log where that is no logfmt, with the job", function()
-    local ids, out, err = run({ "say", "long" }, "--log", "json")
-    assert.equal("", out)
-    assert.same({ ("stdout: hello\t%d"):format(ids.say), "stderr: oops\\n\27[1m", "stdout: no newline" },
-      lines_of(err, ids.say))
-    local long = lines_of(err, ids.long)
-    assert.equal(3, #long)
-    assert.equal(5000 + 3 * #"stdout: ", #table.concat(long))
-    ids, out, err = run({ "say" }, "--log", "json", "--output", "raw")
-    -- two pieces again, of which a line of the host's own may be the end of the first
-    local rest = err:gsub("oops", "", 1):gsub("\\n\27%[1m\n", "", 1)
-    assert.same({}, lines_of(rest, ids.say))
-    assert.matches("^hello", out)
-    ids, out, err = run({ "say" }, "--output", "log")
-    assert.equal("", out)
-    assert.is_truthy(err:find("event=job.output id=" .. ids.say .. " run=1 name=say queue=q ", 1, true), err)
-  end)
+  describe("with other options", function()
+    with_database(take)
 
-  it("of a run that failed is kept with it, also when its worker was killed", function()
-    local ids, _, err = run({ "fail", "die" }, "--log", "json")
-    assert.same({ { job_id = ids.fail, kind = "failed", log = "before\n" },
-      { job_id = ids.die, kind = "crashed", log = "run 1\n" },
-      { job_id = ids.die, kind = "printed", log = "run 2\n" } }, kept())
-    assert.equal("before\n", handle:job(ids.fail).output)
-    assert.equal("run 2\n", handle:job(ids.die).output)
-    assert.same({ "stdout: run 1", "stdout: run 2" }, lines_of(err, ids.die))
-    assert(handle:retry(ids.die)) -- what it has printed is no failure
-    assert.matches("is ready", handle:why(ids.die))
-    local _, shown = proc.nightshift({ "show", ids.die, "--json" }, url)
-    assert.equal(1, #nightshift.decode(shown).failures)
-  end)
+    local function run(names, ...)
+      local ids = push(names)
+      local h = host.spawn(url, SCRIPT, { "--drain-within", "500ms", ... })
+      assert.equal(0, h:wait(60))
+      local out, err = h:text()
+      return ids, out, err
+    end
 
-  it("is bounded: the last 16 KiB of whole lines", function()
-    local ids, out = run { "many" }
-    assert.equal(20000, select(2, out:gsub("\n", "")))
-    local output = handle:job(ids.many).output
-    assert.is_true(#output > 6000 and #output <= 16384, #output)
-    assert.matches("^line %d+\nline .*\nline 20000\n$", output)
-  end)
+    it("is lines of the log where that is no logfmt, with the job", function()
+      local ids, out, err = run({ "say", "long" }, "--log", "json")
+      assert.equal("", out)
+      assert.same({ ("stdout: hello\t%d"):format(ids.say), "stderr: oops\\n\27[1m", "stdout: no newline" },
+        lines_of(err, ids.say))
+      local long = lines_of(err, ids.long)
+      assert.equal(3, #long)
+      assert.equal(5000 + 3 * #"stdout: ", #table.concat(long))
+      ids, out, err = run({ "say" }, "--log", "json", "--output", "raw")
+      -- two pieces again, of which a line of the host's own may be the end of the first
+      local rest = err:gsub("oops", "", 1):gsub("\\n\27%[1m\n", "", 1)
+      assert.same({}, lines_of(rest, ids.say))
+      assert.matches("^hello", out)
+      ids, out, err = run({ "say" }, "--output", "log")
+      assert.equal("", out)
+      assert.is_truthy(err:find("event=job.output id=" .. ids.say .. " run=1 name=say queue=q ", 1, true), err)
+    end)
 
-  -- Failures of a job that was done at last stayed for ever.
-  it("leaves nothing where done jobs leave no history", function()
-    run({ "say", "poll", "flaky" }, "--history", "failed")
-    assert.same({}, kept())
-  end)
+    it("of a run that failed is kept with it, also when its worker was killed", function()
+      local ids, _, err = run({ "fail", "die" }, "--log", "json")
+      assert.same({ { job_id = ids.fail, kind = "failed", log = "before\n" },
+        { job_id = ids.die, kind = "crashed", log = "run 1\n" },
+        { job_id = ids.die, kind = "printed", log = "run 2\n" } }, kept(ids))
+      assert.equal("before\n", handle:job(ids.fail).output)
+      assert.equal("run 2\n", handle:job(ids.die).output)
+      assert.same({ "stdout: run 1", "stdout: run 2" }, lines_of(err, ids.die))
+      assert(handle:retry(ids.die)) -- what it has printed is no failure
+      assert.matches("is ready", handle:why(ids.die))
+      local _, shown = proc.nightshift({ "show", ids.die, "--json" }, url)
+      assert.equal(1, #nightshift.decode(shown).failures)
+    end)
 
-  -- Nothing was kept of runs that said "not yet".
-  it("of polls is kept as well, of the last ten", function()
-    local ids = run { "poll" }
-    local rows = kept()
-    assert.equal(10 + 1, #rows)
-    for i, row in ipairs(rows) do assert.same({ "printed", ("look %d\n"):format(i + 1) }, { row.kind, row.log }) end
-    local _, shown = proc.nightshift({ "show", ids.poll }, url)
-    assert.matches("\nrun 3, until %S+Z\n  output:\n    look 2\n\nrun 4, .*\n    look 11\n\noutput:\n    look 12\n$",
-      shown)
-    _, shown = proc.nightshift({ "show", ids.poll, "--json" }, url)
-    local outputs = nightshift.decode(shown).outputs
-    assert.same({ 10, 12, "look 11\n" }, { #outputs, outputs[10].run, outputs[10].log })
-    assert(handle:delete(ids.poll))
-    assert.same({}, kept())
-  end)
-
-  it("of a program that it reads from is kept, too", function()
-    local ids = run { "piped" }
-    assert.equal("of a child\nof its errors\n", handle:job(ids.piped).output)
+    -- Failures of a job that was done at last stayed for ever.
+    it("leaves nothing where done jobs leave no history", function()
+      local ids = run({ "say", "poll", "flaky" }, "--history", "failed")
+      assert.same({}, kept(ids))
+    end)
   end)
 end)
 
@@ -532,7 +567,7 @@ describe("slow readers:", function()
 
     it("costs no time with job:log either", function()
       local h = start()
-      push(500, "log")
+      push(250, "log")
       eventually(function() return #handle:jobs { queue = "flood", state = "done", limit = 100 } == 100 end, 60)
       assert.is_true(is_quick())
       h:signal "QUIT"
@@ -776,26 +811,26 @@ return {
     return handle:execute "SELECT COUNT(*) AS n FROM nightshift_running WHERE worker IS NOT NULL"[1].n
   end
 
-  it("hundreds of jobs show how far they are, and those that are lost hear of it", function()
-    local h = host.start(url, SCRIPT, { "--workers", "200" })
+  it("many jobs show how far they are, and those that are lost hear of it", function()
+    local h = host.start(url, SCRIPT, { "--workers", "80" })
     local items = {}
-    for i = 1, 199 do items[i] = { "show" } end
+    for i = 1, 79 do items[i] = { "show" } end
     local ids = assert(q:push_many(items))
-    eventually(function() return shown() == 199 end, 60)
+    eventually(function() return shown() == 79 end, 60)
     eventually(function()
       local row = handle:execute "SELECT MIN(progress) AS least, COUNT(status) AS n FROM nightshift_running"[1]
-      return row.least == 0.5 and row.n == 199
+      return row.least == 0.5 and row.n == 79
     end, 60)
     -- As if a session had ended their claims and left no notice.
-    for i = 1, 50 do assert(handle:execute("UPDATE nightshift_job SET run = run + 1 WHERE id = ?", ids[i])) end
+    for i = 1, 20 do assert(handle:execute("UPDATE nightshift_job SET run = run + 1 WHERE id = ?", ids[i])) end
     eventually(function()
-      return select(2, h:transcript():gsub("job%.stop[^\n]*the claim is lost", "")) == 50
+      return select(2, h:transcript():gsub("job%.stop[^\n]*the claim is lost", "")) == 20
     end, 60)
     assert(q:push "go")
     eventually(function()
-      return handle:execute "SELECT COUNT(*) AS n FROM nightshift_finished WHERE outcome = 'done'"[1].n == 150
+      return handle:execute "SELECT COUNT(*) AS n FROM nightshift_finished WHERE outcome = 'done'"[1].n == 60
     end, 60)
-    assert.equal(50, handle:execute "SELECT COUNT(*) AS n FROM nightshift_job"[1].n)
+    assert.equal(20, handle:execute "SELECT COUNT(*) AS n FROM nightshift_job"[1].n)
     h:signal "TERM"
     assert.equal(0, h:wait(60))
   end)
