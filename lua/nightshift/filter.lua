@@ -161,7 +161,7 @@ end
 -- ------------------------------------------------------------------------- verbs
 
 local PAGE <const> = 10000 -- rows of a key that are read at once
-local LEAF <const> = 250 -- of these for a count, which may be stopped between two pages
+local LEAF <const>, CLAIMS_LEAF <const> = 250, 1000 -- of these for a count, which may stop between two pages
 local BATCH <const> = 500 -- jobs of one transaction; the core takes no more
 local AHEAD <const> = 12000 -- µs; a push has 10,000 jobs at most
 local TEXTS <const> = 20 -- payloads that are in memory at once
@@ -241,11 +241,20 @@ local function asked(handle, state, wanted, ids)
   return must(filter.call(handle, "filter_live", list, low, high, filter.claims(low, high), s, s, wanted))
 end
 
+local function is_any_paused(m)
+  if m.paused == nil then m.paused = must(m.handle:execute "@report_pauses")[1] ~= nil end
+  return m.paused
+end
+
+--- Rows that a count reads at once: more of those for which claims are looked at each time.
+local function leaf(m, state) return state == "waiting" and is_any_paused(m) and CLAIMS_LEAF or LEAF end
+
 --- As `asked`, for a count: claims are looked at where no key says which jobs have them.
 local function asked_in_count(m, state, ids)
   local by_claim, keyed = state == "running" or state == "ready", not (m.given.tag or m.given.parent)
-  if state == "waiting" and m.paused == nil then m.paused = must(m.handle:execute "@report_pauses")[1] ~= nil end
-  if filter.ENDED[state] or state == "waiting" and m.paused then return asked(m.handle, state, m.wanted, ids) end
+  if filter.ENDED[state] or state == "waiting" and is_any_paused(m) then
+    return asked(m.handle, state, m.wanted, ids)
+  end
   local s = by_claim and (keyed and core.null or "ready") or state or core.null
   local list = "[" .. table.concat(ids, ",") .. "]"
   local rows = must(filter.call(m.handle, "filter_unclaimed", list, s, s, m.wanted))
@@ -280,7 +289,7 @@ end
 
 --- Goes through a key page by page. `cursor(row)` gives the values to begin behind it.
 local function through(m, state, statement, before, from, cursor, after, in_lane)
-  local place, page = from, m.counts and LEAF or PAGE
+  local place, page = from, m.counts and leaf(m, state) or PAGE
   repeat
     local params = table.move(before, 1, #before, 1, {})
     table.move(place, 1, #place, #params + 1, params)

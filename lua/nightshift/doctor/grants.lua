@@ -401,11 +401,10 @@ function grants.ring(seen)
         quoted(seen.server.account))
   end
   local listens = callable.nightshift_listen
-  local took, message, code
-  if listens then
-    took, message, code = seen.handle:ring_try()
-  else
-    took, message, code = seen.handle:ring()
+  local verb = listens and "ring_try" or "ring"
+  local took, message, code = seen.handle[verb](seen.handle)
+  if code == "BUSY" then -- one slow moment of the server is no finding
+    took, message, code = seen.handle[verb](seen.handle)
   end
   if not took and message:find("(1449)", 1, true) then
     return "fail", ("nightshift_ring belongs to %s, and there is no such user any more"):format(ring.definer),
