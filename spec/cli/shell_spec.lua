@@ -15,8 +15,8 @@ local function run(argv, url, more)
   return { exit = exit, out = out, err = err }
 end
 
---- What runs commands on a database: the first of each module of commands by the program, and those
--- that read stdin, call handlers or ask the program for more; the other ones in this process.
+--- What runs commands on a database. The program runs the first of each module of commands, and
+-- those that read stdin, call handlers or ask it for more. The other ones run in this process.
 local function runner(url)
   local started, module_of = {}, require "nightshift.cli".module_of
   return function(argv, stdin)
