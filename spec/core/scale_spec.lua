@@ -241,7 +241,7 @@ describe("a crowd:", function()
 
   it("each job goes to one of a crowd, and no claim fails", function()
     local LONG = os.getenv "NIGHTSHIFT_LONG"
-    local CLAIMERS, BATCH, JOBS = LONG and 200 or 24, 100, LONG and 24000 or 3000
+    local CLAIMERS, BATCH, JOBS = LONG and 200 or 16, 100, LONG and 24000 or 2000
     push(JOBS)
     local folder = fixture.dir()
     assert(os.execute("mkfifo " .. folder .. "/gate"))
@@ -628,7 +628,7 @@ describe("remedies:", function()
   -- 64 of them with NIGHTSHIFT_LONG.
   describe("a crowd of claimers with a connection each", function()
     local LONG = os.getenv "NIGHTSHIFT_LONG"
-    local CLAIMERS, PUSHERS, JOBS = LONG and 64 or 24, 4, LONG and 1200 or 160
+    local CLAIMERS, PUSHERS, JOBS = LONG and 64 or 16, 4, LONG and 1200 or 160
 
     local function waits() return tonumber(all "SHOW GLOBAL STATUS LIKE 'Innodb_row_lock_waits'"[1].Value) end
 
@@ -662,7 +662,7 @@ describe("remedies:", function()
           local file <close> = assert(io.open(path, "ab"))
           file:write(status:match "LIST OF TRANSACTIONS.-FILE I/O" or status)
         end
-        nst.sleep(0.03)
+        nst.sleep(0.1)
       end
     end
 

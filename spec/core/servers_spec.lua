@@ -532,7 +532,7 @@ it("a promoted replica has all that was acknowledged, and the dead leave", funct
   starts:setvbuf "no"
   ends:setvbuf "no"
   while true do
-    local job, why, code = handle:queue "e":claim { wait = 0.2 }
+    local job, why, code = handle:queue "e":claim { wait = 1 }
     if job then
       starts:write(job.id .. "\n")
       while hold ~= "" and io.open(hold) do nst.sleep(1) end
@@ -609,7 +609,8 @@ it("a promoted replica has all that was acknowledged, and the dead leave", funct
   io.open(file "stop", "w"):close()
   for _, p in ipairs(pushers) do assert.equal(0, p:wait(60)) end
   eventually(function() return to:sql("SELECT COUNT(*) FROM nightshift_job", name) == "0" end, 60)
-  eventually(function()
+  eventually(function() -- for most of a minute
+    nst.sleep(0.5)
     return to:sql("SELECT pid FROM nightshift_holder ORDER BY pid", name)
       == table.concat({ math.min(hosts[2].pid, claimer.pid), math.max(hosts[2].pid, claimer.pid) }, "\n")
   end, 60)
